@@ -150,7 +150,7 @@ class FakeCluster:
             case 1:
                 return self.fetch(request, fault)
             case _:
-                return self.list_offsets(request, fault)
+                return refused_by(self.list_offsets(request), fault)
 
     def metadata(self, request: Any) -> MetadataResponse:
         brokers = [
@@ -223,8 +223,7 @@ class FakeCluster:
             topics.append(FetchableTopicResponse(topic=topic.topic, partitions=answers))
         return FetchResponse(responses=topics)
 
-    def list_offsets(self, request: Any, fault: object) -> ListOffsetsResponse:
-        code = fault if isinstance(fault, ErrorCode) else ErrorCode.NONE
+    def list_offsets(self, request: Any) -> ListOffsetsResponse:
         topics = []
         for topic in request.topics:
             answers = []
@@ -233,12 +232,19 @@ class FakeCluster:
                 end = sum(read_header(batch).record_count for batch in log)
                 offset = end if one.timestamp == -1 else 0
                 answers.append(
-                    ListOffsetsPartitionResponse(
-                        partition_index=one.partition_index, error_code=code, offset=offset
-                    )
+                    ListOffsetsPartitionResponse(partition_index=one.partition_index, offset=offset)
                 )
             topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
         return ListOffsetsResponse(topics=topics)
+
+
+def refused_by(response: ListOffsetsResponse, fault: object) -> ListOffsetsResponse:
+    """The response, with the error of `fault` in each partition."""
+    if isinstance(fault, ErrorCode):
+        for topic in response.topics:
+            for one in topic.partitions:
+                one.error_code = fault
+    return response
 
 
 @asynccontextmanager
