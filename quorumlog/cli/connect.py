@@ -31,6 +31,7 @@ from quorumlog.client.settings import addresses
 
 if TYPE_CHECKING:
     from quorumlog.client import Admin
+    from quorumlog.cluster import LocalCluster
 
 _Result = TypeVar("_Result")
 
@@ -245,6 +246,17 @@ class Cluster:
     def client(self) -> dict[str, Any]:
         """Return the arguments of a client. Errors end the command, as in `resolve`."""
         return resolve(self._bootstrap, self._directory, self._access)
+
+    def local(self) -> "LocalCluster | None":
+        """Return the cluster of DIR; None if the options name brokers, or DIR has no cluster."""
+        from quorumlog.cluster import LocalCluster
+        from quorumlog.cluster.layout import CLUSTER_FILE
+
+        is_named = self._bootstrap is not None or self._access.command_config is not None
+        if is_named or not (self._directory / CLUSTER_FILE).exists():
+            return None
+        with cluster_errors():
+            return LocalCluster.open(self._directory)
 
     def outcome(self, value: Any, *lines: str, empty: str = "") -> None:
         """Print the result, as `output.outcome` does."""

@@ -40,7 +40,7 @@ COMMANDS: Final[dict[str, Command]] = {
         "security_options",
         "Print the settings of a client of a secured cluster.",
         "quorumlog client-config --user alice --style confluent",
-        "quorumlog client-config quorumlog-data --style java --out client.properties",
+        "quorumlog client-config --dir quorumlog-data --style java --out client.properties",
     ),
     "save": Command(
         "save_command",

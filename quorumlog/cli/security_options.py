@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from quorumlog.cli.options import DEFAULT_DIR
+from quorumlog.cli.options import DEFAULT_DIR, Dir
 from quorumlog.cli.output import EXIT_USAGE, cluster_errors, data, fail, say, text_of
 
 if TYPE_CHECKING:
@@ -125,6 +125,8 @@ def print_security(cluster: "LocalCluster") -> None:
     data(f"  security {'  '.join(filter(None, words))}")
     if described["super_users"]:
         data(f"           super users: {', '.join(described['super_users'])}")
+        for line in _unusable(cluster):
+            data(f"           {line}")
     way = client_configs.access(cluster.directory, cluster.spec, None)
     if way.password is not None:
         way = replace(way, password=HIDDEN)
@@ -133,14 +135,31 @@ def print_security(cluster: "LocalCluster") -> None:
     for line in client_configs.config_text(way, _PRINTED).splitlines():
         data(f"    {line}")
     user = f" --user {way.user}" if way.user else ""
-    data(f"  in full: quorumlog client-config {cluster.directory}{user} --style {_PRINTED}")
+    data(f"  in full: quorumlog client-config --dir {cluster.directory}{user} --style {_PRINTED}")
     data(f"  or --style {_STYLES.replace(f'{_PRINTED}, ', '')}")
 
 
+def _unusable(cluster: "LocalCluster") -> list[str]:
+    """Return a line for super users that no client can authenticate as."""
+    from quorumlog.cluster.security import user_names
+
+    security = cluster.spec.security
+    if security is None:
+        return []
+    if security.mechanism is None and not security.has_certificates:
+        return ["every client is User:ANONYMOUS: --sasl, or --tls with --user, has others"]
+    users = user_names(cluster.directory, cluster.spec)
+    names = [one.removeprefix("User:") for one in security.super_users]
+    password = "" if security.has_certificates else "=PASSWORD"
+    return [
+        f"{name} has no recorded login: `quorumlog up --user {name}{password}` records it"
+        for name in names
+        if name not in users
+    ]
+
+
 def client_config(
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Directory of the cluster.")
-    ] = DEFAULT_DIR,
+    directory: Dir = DEFAULT_DIR,
     user: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="A user. Default: the first super user, else the first."),

@@ -8,14 +8,17 @@ import typer
 
 from quorumlog.cli.connect import Cluster, cluster_command
 from quorumlog.cli.options import command_group
-from quorumlog.cli.output import EXIT_USAGE, fail, table, text_of
+from quorumlog.cli.output import EXIT_USAGE, cluster_errors, fail, say, table, text_of
 from quorumlog.client import NewScramCredential
 
 app = command_group("Show and change users' SCRAM credentials, which listeners with SCRAM check.")
 
 User = Annotated[str, typer.Argument(metavar="USER", help="Name of the user.")]
 Mechanism = Annotated[
-    Literal["SCRAM-SHA-256", "SCRAM-SHA-512"], typer.Option(help="Mechanism of the credential.")
+    Literal["SCRAM-SHA-256", "SCRAM-SHA-512"] | None,
+    typer.Option(
+        help="Mechanism of the credential. Default: of the cluster in DIR, else SCRAM-SHA-256."
+    ),
 ]
 
 
@@ -60,7 +63,7 @@ def describe(
 def set_(
     cluster: Cluster,
     user: User,
-    mechanism: Mechanism = "SCRAM-SHA-256",
+    mechanism: Mechanism = None,
     iterations: Annotated[
         int, typer.Option(metavar="N", min=4096, max=16384, help="Number of hash iterations.")
     ] = 4096,
@@ -75,34 +78,56 @@ def set_(
 
     The command prompts for the password, unless --password-file is given.
 
-    It holds from the user's next login on.
+    It holds from the user's next login on. With --dir it is recorded for `quorumlog client-config`.
 
     \b
     Examples:
       quorumlog users set alice
       quorumlog users set alice --mechanism SCRAM-SHA-512 --password-file secret.txt
     """
-    new = NewScramCredential(
-        user=user, password=_password(password_file), mechanism=mechanism, iterations=iterations
-    )
+    password, its = _password(password_file), mechanism or _mechanism_of(cluster)
+    new = NewScramCredential(user=user, password=password, mechanism=its, iterations=iterations)
     cluster.ask(lambda admin: admin.alter_user_scram_credentials([new]))
-    cluster.outcome(
-        {"user": user, "mechanism": mechanism, "set": True}, f"set {mechanism} of {user}"
-    )
+    _record(cluster, user, its, password)
+    cluster.outcome({"user": user, "mechanism": its, "set": True}, f"set {its} of {user}")
 
 
 @cluster_command(app)
-def delete(cluster: Cluster, user: User, mechanism: Mechanism = "SCRAM-SHA-256") -> None:
+def delete(cluster: Cluster, user: User, mechanism: Mechanism = None) -> None:
     """Delete a user's credential of a mechanism.
 
     \b
     Example:
       quorumlog users delete alice --mechanism SCRAM-SHA-512
     """
-    gone = [(user, mechanism)]
+    its = mechanism or _mechanism_of(cluster)
+    gone = [(user, its)]
     cluster.ask(lambda admin: admin.alter_user_scram_credentials(deletions=gone))
-    deleted = {"user": user, "mechanism": mechanism, "deleted": True}
-    cluster.outcome(deleted, f"deleted {mechanism} of {user}")
+    _record(cluster, user, its, None)
+    deleted = {"user": user, "mechanism": its, "deleted": True}
+    cluster.outcome(deleted, f"deleted {its} of {user}")
+
+
+def _mechanism_of(cluster: Cluster) -> str:
+    """Return the mechanism that the listeners check, if the cluster is DIR's."""
+    local = cluster.local()
+    security = None if local is None else local.spec.security
+    return (security and security.credential) or "SCRAM-SHA-256"
+
+
+def _record(cluster: Cluster, user: str, mechanism: str, password: str | None) -> None:
+    """Record the password that the listeners of DIR's cluster check from now on."""
+    from quorumlog.cluster.security import record_password
+
+    local = cluster.local()
+    if local is None or local.spec.security is None:
+        return
+    security = local.spec.security
+    if security.credential == mechanism:
+        with cluster_errors():
+            record_password(local.directory, user, password)
+    elif security.mechanism is not None:
+        say(f"no listener of this cluster checks it: they have {security.mechanism}")
 
 
 def _password(file: str | None) -> str:

@@ -81,7 +81,9 @@ class Consumer(AsyncClient[_Opened]):
 
     async def _open(self) -> _Opened:
         settings, group = self.settings, None
-        cluster = Cluster(settings, auto_create_topics=settings.allow_auto_create_topics)
+        cluster = Cluster(
+            settings, auto_create_topics=settings.allow_auto_create_topics, topic_right="READ"
+        )
         await cluster.start()
         may_return = asyncio.Event()
 
@@ -156,6 +158,7 @@ class Consumer(AsyncClient[_Opened]):
             raise ValueError("the consumer has partitions from assign; unsubscribe first")
         opened.cluster.add_topics(wanted)
         self._topics = tuple(sorted(wanted))
+        self._positions.report_topics({})
         opened.fetcher.missing_is_error = False
         group.subscribe(self._topics, listener or RebalanceListener(), pattern)
 
@@ -168,6 +171,7 @@ class Consumer(AsyncClient[_Opened]):
             await group.leave()
         self._topics = ()
         self._positions.assign(())
+        self._positions.report_topics({})
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions, without assignments by a group.
@@ -182,6 +186,7 @@ class Consumer(AsyncClient[_Opened]):
         opened.fetcher.missing_is_error = True
         opened.cluster.add_topics({partition.topic for partition in wanted})
         self._positions.assign(wanted)
+        self._positions.report_topics({})
         opened.fetcher.wake()
 
     def assignment(self) -> frozenset[TopicPartition]:

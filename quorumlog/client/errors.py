@@ -94,6 +94,16 @@ FATAL: Final = frozenset(
 )
 """Errors after which this client object is unusable: close it."""
 
+DENIED: Final = frozenset(
+    {
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+"""Errors of a client without a right; the same call succeeds once an ACL allows it."""
+
 ABORTABLE: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_ABORTABLE})
 """Errors that end a transaction but not its producer (KIP-588, KIP-890)."""
 
@@ -172,3 +182,13 @@ class TransactionError(KafkaError):
 def answered(code: int, message: str = "", *, earlier_definite: bool = True) -> KafkaError:
     """Return the error for a response with `code`; `earlier_definite`: of earlier attempts."""
     return KafkaError(code, message, definite=earlier_definite and known(code) in DEFINITE)
+
+
+def denied(code: int, resource: str, right: str) -> str:
+    """Return the message of an error about `resource`: for `DENIED`, with the missing right.
+
+    A broker does not send the right that it has missed: `right` is the one of the caller's request.
+    """
+    if known(code) not in DENIED:
+        return resource
+    return f"the user may lack {right} on {resource}"

@@ -91,7 +91,7 @@ class Producer(AsyncClient[_Opened]):
     # --- life ---
 
     async def _open(self) -> _Opened:
-        cluster = Cluster(self.settings, auto_create_topics=True)
+        cluster = Cluster(self.settings, auto_create_topics=True, topic_right="WRITE")
         await cluster.start()
         cluster.on_change.append(partial(refresh_all, self._topics, cluster.metadata))
         wake_first = partial(_wake_first, self._lines)

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from quorumlog.cluster import security
+from quorumlog.cluster import secured_properties, security
 from quorumlog.cluster.errors import ClusterError, InvalidArgument
 from quorumlog.cluster.security import OAUTHBEARER, PLAIN, SCRAM
 
@@ -66,7 +66,8 @@ def access(directory: Path, spec: "ClusterSpec", user: str | None) -> Access:
     name = user or security.default_user(directory, protection)
     if user is not None and user not in known:
         there_are = f"there are {', '.join(known)}" if known else "it has none"
-        raise InvalidArgument(f"the cluster in {directory} has no user {user}: {there_are}")
+        add = f"`quorumlog up --dir {directory} --user {user}` adds it"
+        raise InvalidArgument(f"the cluster in {directory} has no user {user}: {there_are}; {add}")
     if protection.mechanism is not None and name is None:
         raise ClusterError(
             f"no password of a user is recorded in {directory}: "
@@ -245,7 +246,7 @@ def _of_java(way: Access) -> dict[str, Any]:
 
 def _jaas(way: Access) -> str:
     module = _MODULES[str(way.mechanism)]
-    secret = security.quoted(way.password or "")
+    secret = secured_properties.quoted(way.password or "")
     if way.token_url is not None:
         return f'{module} required clientId="{way.user}" clientSecret={secret};'
     if way.mechanism == OAUTHBEARER:

@@ -293,13 +293,13 @@ class ClusterNodes:
             wanted |= {one.bind: f"port of the listener {one.name}" for one in node.listeners}
             wanted = {kafka: "Kafka port", **wanted}
             if node.internal is not None:
-                wanted[node.internal] = f"port of the listener {security.INTERNAL}"
+                wanted[node.internal] = f"port of the listener {security.INTERNAL} of the brokers"
         for address, what in wanted.items():
             found = ports.obstacle(*host_and_port(address))
             if found is not None:
                 raise ClusterError(
                     f"{address} (node {node.id}, {what}): {found.reason}; "
-                    f"{self._way_out(found.pid, address in {kafka, node.control})}"
+                    f"{self._way_out(found.pid, address in {kafka, node.control, node.internal})}"
                 )
 
     def _way_out(self, pid: int | None, is_of_port: bool) -> str:

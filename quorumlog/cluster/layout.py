@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from quorumlog.addresses import DEFAULT_LISTENER, address_text, host_and_port
-from quorumlog.cluster import node_listeners, security
+from quorumlog.cluster import node_listeners, secured_properties, security
 from quorumlog.cluster.errors import ClusterError, InvalidArgument
 from quorumlog.cluster.files import make_secret, replace_file, secret_file
 from quorumlog.cluster.node_listeners import NodeListener
@@ -444,7 +444,7 @@ def _own_properties(
         others = {one.id: one.kafka for one in spec.nodes if one.is_broker and one is not node}
         yield from node_listeners.properties(node.kafka, node.advertised, node.listeners, others)
     else:
-        yield from security.properties(directory, spec.security, node)
+        yield from secured_properties.properties(directory, spec.security, node)
     yield "control.listener", node.control
     yield "controller.quorum.voters", voters
     yield "log.dirs", str(data_directory(directory, node.id).resolve())

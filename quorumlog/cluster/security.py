@@ -1,4 +1,4 @@
-"""The security of a local cluster: its options, its secret files, and the properties of its nodes.
+"""The security of a local cluster: its options and its secret files.
 
     DIR/security/                  readable by its owner alone, as are all files in it
     DIR/security/passwords.json    the passwords of the users, and of the brokers
@@ -38,23 +38,19 @@ PLAIN: Final = "PLAIN"
 SCRAM: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 OAUTHBEARER: Final = "OAUTHBEARER"
 MECHANISMS: Final = (PLAIN, *SCRAM, OAUTHBEARER)
-_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-_PLAIN_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _PASSWORDS: Final = "passwords.json"
 _SECRETS: Final = ("password", "jaas.config", "keystore.key", "secret")
 _CA: Final = "ca"
-_TOKEN_KEY: Final = "tokens.key"  # noqa: S105 - the name of a file; beside it, a node writes its public half
+TOKEN_KEY: Final = "tokens.key"  # noqa: S105 - the name of a file; beside it, a node writes its public half
 _DEFAULT_SUPER_USER: Final = "admin"
 _PASSWORD_BYTES: Final = 16
 _NAME: Final = re.compile(r"[A-Za-z0-9._@+-]{1,200}")
 _RESERVED: Final = re.compile(
     r"broker|ca|truststore|operator|node-[0-9]+|ANONYMOUS|.*\.keystore", re.IGNORECASE
 )
-_PRINCIPAL: Final = "User:"
+PRINCIPAL: Final = "User:"
 HIDDEN: Final = "[hidden]"
 """In place of a secret in printed texts."""
-_NO_COMMON_NAME_ELSE: Final = "RULE:^CN=([^,+]+).*$/$1/"
-"""A certificate `CN=alice` is `User:alice`."""
 
 
 class SecurityOptions(TypedDict, total=False):
@@ -130,7 +126,7 @@ def read_options(options: SecurityOptions) -> tuple[ClusterSecurity | None, dict
     users = dict(options.get("users") or {})
     named = options.get("super_users") or ()
     supers = (named,) if isinstance(named, str) else tuple(named)
-    _check_names(users, [one.removeprefix(_PRINCIPAL) for one in supers])
+    _check_names(users, [one.removeprefix(PRINCIPAL) for one in supers])
     if mechanism is not None and not users:
         raise InvalidArgument(f"--sasl {mechanism}: name its users, as --user alice=PASSWORD")
     if users and mechanism is None and not tls:
@@ -145,9 +141,9 @@ def read_options(options: SecurityOptions) -> tuple[ClusterSecurity | None, dict
         return None, {}
     if tls or mechanism == OAUTHBEARER:
         _require_extra()
-    principals = [_PRINCIPAL + one.removeprefix(_PRINCIPAL) for one in supers]
+    principals = [PRINCIPAL + one.removeprefix(PRINCIPAL) for one in supers]
     if acls and not principals:
-        principals = [_PRINCIPAL + _DEFAULT_SUPER_USER]
+        principals = [PRINCIPAL + _DEFAULT_SUPER_USER]
     security = ClusterSecurity(
         tls=tls,
         mechanism=mechanism,
@@ -203,8 +199,9 @@ def _password(name: str, password: str | None, mechanism: str | None) -> str | N
         return None
     if password is None:
         return os.urandom(_PASSWORD_BYTES).hex()
-    if not password or not password.isprintable():
-        raise InvalidArgument(f"--user {name}: its password is empty, or has a control character")
+    if not password.isprintable() or password.strip() not in {password} - {""}:
+        why = "is empty, has a control character, or a space at an end, which librdkafka drops"
+        raise InvalidArgument(f"--user {name}: its password {why}")
     return password
 
 
@@ -308,12 +305,16 @@ def make_files(directory: Path, spec: "ClusterSpec", users: Mapping[str, str | N
     if security.has_issuer and users:  # brokers read the public half at their start
         from quorumlog.node.token_issuer import read_or_make_key
 
-        read_or_make_key(place / _TOKEN_KEY)
+        read_or_make_key(place / TOKEN_KEY)
     if kept is None or users:
         broker = os.urandom(_PASSWORD_BYTES).hex() if kept is None else kept.broker
         known = {} if kept is None else kept.users
-        document = {"broker": broker, "users": {**known, **users}}
-        write_private(place / _PASSWORDS, json.dumps(document, indent=2) + "\n")
+        _write_passwords(directory, broker, {**known, **users})
+
+
+def _write_passwords(directory: Path, broker: str, users: Mapping[str, str | None]) -> None:
+    text = json.dumps({"broker": broker, "users": users}, indent=2) + "\n"
+    write_private(security_directory(directory) / _PASSWORDS, text)
 
 
 def _make_certificates(place: Path, spec: "ClusterSpec", users: Mapping[str, str | None]) -> None:
@@ -370,79 +371,6 @@ def rehearsed(directory: Path, spec: "ClusterSpec") -> Iterator[Path]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-# --- properties of nodes ---
-
-
-def properties(
-    directory: Path, security: ClusterSecurity, node: "NodeSpec"
-) -> Iterator[tuple[str, str]]:
-    """Yield the listeners of a node and their security. Its file is for its owner alone."""
-    known = passwords(directory)
-    clients = [f"{one.name}://{one.bind}" for one in node.listeners]
-    internal = f"{INTERNAL}://{node.internal}"
-    names = [node.protocol, *(one.name for one in node.listeners)]
-    protocols = [f"{name}:{node.protocol}" for name in names]
-    yield "listeners", ",".join([f"{node.protocol}://{node.kafka}", *clients, internal])
-    yield "advertised.listeners", ",".join(advertised_listeners(node))
-    yield (
-        "listener.security.protocol.map",
-        ",".join([*protocols, f"{INTERNAL}:{security.internal_protocol}"]),
-    )
-    yield "inter.broker.listener.name", INTERNAL
-    own = f'username="{BROKER}" password="{known.broker}" user_{BROKER}="{known.broker}"'
-    prefix = f"listener.name.{INTERNAL.lower()}."
-    yield "sasl.mechanism.inter.broker.protocol", PLAIN
-    yield f"{prefix}sasl.enabled.mechanisms", PLAIN
-    yield f"{prefix}plain.sasl.jaas.config", f"{_PLAIN_MODULE} required {own};"
-    for name in names:
-        yield from _of_clients(f"listener.name.{name.lower()}.", security, known)
-        if security.has_issuer:
-            keys = security_directory(directory) / f"{_TOKEN_KEY}.jwks.json"
-            url = "sasl.oauthbearer.jwks.endpoint.url"
-            yield f"listener.name.{name.lower()}.{url}", keys.as_uri()
-    if security.has_issuer:
-        yield "control.oauth.key.file", str(security_directory(directory) / _TOKEN_KEY)
-    if security.tls:
-        place = security_directory(directory)
-        yield "ssl.keystore.type", "PEM"
-        yield "ssl.keystore.location", str(keystore(place, node_role(node.id)))
-        yield "ssl.truststore.type", "PEM"
-        yield "ssl.truststore.location", str(ca_file(directory))
-        yield "control.tls.ca.file", str(ca_file(directory))
-        yield "control.tls.certificate.file", str(place / f"{node_role(node.id)}.pem")
-        yield "control.tls.key.file", str(place / f"{node_role(node.id)}.key")
-    if security.acls:
-        yield "authorizer.class.name", _AUTHORIZER
-        yield "super.users", ";".join([_PRINCIPAL + BROKER, *security.super_users])
-
-
-def advertised_listeners(node: "NodeSpec") -> list[str]:
-    """Return the advertised address of each listener of a node, as NAME://host:port."""
-    first = f"{node.protocol}://{node.advertised or node.kafka}"
-    others = [f"{one.name}://{one.advertised}" for one in node.listeners]
-    internal = [] if node.internal is None else [f"{INTERNAL}://{node.internal}"]
-    return [first, *others, *internal]
-
-
-def _of_clients(
-    prefix: str, security: ClusterSecurity, known: Passwords
-) -> Iterator[tuple[str, str]]:
-    """Yield the properties of one listener for clients."""
-    if security.mechanism is not None:
-        yield f"{prefix}sasl.enabled.mechanisms", security.mechanism
-    if security.mechanism == PLAIN:
-        users = " ".join(f"user_{name}={quoted(text or '')}" for name, text in known.users.items())
-        yield f"{prefix}plain.sasl.jaas.config", f"{_PLAIN_MODULE} required {users};"
-    if security.has_certificates:
-        yield f"{prefix}ssl.client.auth", "requested"
-        yield f"{prefix}ssl.principal.mapping.rules", f"{_NO_COMMON_NAME_ELSE},DEFAULT"
-
-
-def quoted(text: str) -> str:
-    """Return a text as a value of JAAS."""
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
 # --- users ---
 
 
@@ -452,6 +380,13 @@ def add_users(directory: Path, spec: "ClusterSpec", users: Mapping[str, str | No
         make_files(directory, spec, users)
     except OSError as error:
         raise ClusterError(f"cannot write {error.filename}: {error.strerror}") from error
+
+
+def record_password(directory: Path, name: str, password: str | None) -> None:
+    """Record a user's password; None removes the user. Raises OSError, ClusterError."""
+    kept = passwords(directory)
+    users = {one: text for one, text in {**kept.users, name: password}.items() if text is not None}
+    _write_passwords(directory, kept.broker, users)
 
 
 def plant_users(
@@ -489,5 +424,5 @@ def user_names(directory: Path, spec: "ClusterSpec") -> frozenset[str]:
 def default_user(directory: Path, security: ClusterSecurity) -> str | None:
     """Return the user of clients that name none: the first super user, else the first user."""
     users = passwords(directory).users
-    supers = (one.removeprefix(_PRINCIPAL) for one in security.super_users)
+    supers = (one.removeprefix(PRINCIPAL) for one in security.super_users)
     return next((name for name in supers if name in users), next(iter(users), None))

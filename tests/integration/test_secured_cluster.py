@@ -17,9 +17,10 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from quorumlog.chaos.back_ends.run_resources import Equipment, started
-from quorumlog.client import Acl, KafkaError, NewTopic
+from quorumlog.client import Acl, KafkaError, NewTopic, TopicPartition
 from quorumlog.client.sync import SyncAdmin, SyncConsumer, SyncProducer
 from quorumlog.cluster import LocalCluster, client_configs, security
+from quorumlog.cluster.errors import InvalidArgument
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("secured_cluster")]
 ADMIN, ALICE, EVE = "admin", "alice", "eve"
@@ -239,6 +240,77 @@ def test_an_existing_cluster_keeps_its_users_and_takes_another(tmp_path: Path) -
     with LocalCluster(tmp_path, users={ALICE: "three"}) as cluster:  # another password
         assert _ours(cluster, ALICE) == ""
         assert cluster.client_config(ALICE)["sasl_password"] == "three"
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_poll_raises_what_its_user_may_not_read(cluster: LocalCluster, protocol: Any) -> None:
+    with SyncAdmin(**cluster.client_config(ADMIN)) as admin:
+        whole: dict[str, Any] = {"principal": f"User:{EVE}", "operation": "read"}
+        admin.create_acls([Acl(resource_type="group", resource_name="evil", **whole)])
+    settings = cluster.client_config(EVE)
+    with SyncConsumer(group_id="evil", group_protocol=protocol, **settings) as consumer:
+        consumer.subscribe([TOPIC])
+        for _ in range(2):  # again with the next response
+            with pytest.raises(KafkaError, match=f"{DENIED}: the user may lack READ on topic"):
+                consumer.poll(20_000)
+    with SyncConsumer(group_id="other", group_protocol=protocol, **settings) as consumer:
+        consumer.subscribe([TOPIC])
+        lacks: set[str] = set()
+        while not any("group other" in one for one in lacks):  # the topic may be refused first
+            with pytest.raises(KafkaError, match="the user may lack READ on") as error:
+                consumer.poll(20_000)
+            lacks.add(str(error.value))
+    with SyncConsumer(**settings) as consumer:
+        consumer.assign([TopicPartition(TOPIC, 0)])
+        with pytest.raises(KafkaError, match=f"{DENIED}: the user may lack READ on topic"):
+            consumer.poll(20_000)
+    with SyncConsumer(group_id="evil", group_protocol="consumer", **settings) as consumer:
+        consumer.subscribe(pattern=".*")  # hides
+        assert consumer.poll(1_500) == {}
+
+
+def test_a_password_set_by_the_owner_of_the_directory_is_that_of_client_config(
+    tmp_path: Path,
+) -> None:
+    directory, file = tmp_path / "cluster", tmp_path / "password"
+    users = {ALICE: "one"}
+    with LocalCluster(
+        directory, nodes=1, sasl="scram-sha-512", users=users, acls=True, super_users=[ALICE, EVE]
+    ) as cluster:
+        for user in (ALICE, EVE):  # one that the cluster has, and another
+            file.write_text(f"new of {user}")
+            done = _run(*QUORUMLOG, *_users("set", directory, user), "--password-file", str(file))
+            assert done == f"set SCRAM-SHA-512 of {user}\n"  # the cluster's mechanism
+            assert cluster.client_config(user)["sasl_password"] == f"new of {user}"
+            assert _ours(cluster, user) == ""
+        file.write_text("unused")
+        other = ("--mechanism", "SCRAM-SHA-256", "--password-file", str(file))
+        assert "no listener" in _run(*QUORUMLOG, *_users("set", directory, EVE), *other)
+        assert _ours(cluster, EVE) == ""
+        _run(*QUORUMLOG, *_users("delete", directory, EVE))
+        with pytest.raises(InvalidArgument, match="has no user eve"):
+            cluster.client_config(EVE)
+
+
+def _users(verb: str, directory: Path, user: str) -> list[str]:
+    return ["users", verb, user, "--dir", str(directory)]
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["--acls"], "every client is User:ANONYMOUS"),
+        (["--sasl", "plain", "--user", "a=b", "--acls"], "`quorumlog up --user admin=PASSWORD`"),
+    ],
+)
+def test_up_names_super_users_without_a_login(
+    tmp_path: Path, options: list[str], line: str
+) -> None:
+    place = ["--dir", str(tmp_path / "cluster")]
+    try:
+        assert line in _run(*QUORUMLOG, "up", "--one", "--port", "0", "--detach", *place, *options)
+    finally:
+        _run(*QUORUMLOG, "down", *place)
 
 
 def test_the_owner_of_the_directory_waits_seeds_and_resets(tmp_path: Path) -> None:

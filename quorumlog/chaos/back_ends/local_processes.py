@@ -22,6 +22,7 @@ from quorumlog.chaos.back_ends.back_end import (
 )
 from quorumlog.chaos.back_ends.voter_changer import OPERATIONS as OF_VOTERS
 from quorumlog.chaos.back_ends.voter_changer import VoterChanger
+from quorumlog.chaos.faults.answers import ObserveRequests
 from quorumlog.chaos.faults.fault import OUTSIDE, UNDOING, StepFault
 from quorumlog.chaos.faults.links import EFFECTS, OF_REQUESTS, Effect, Link, LinkRule
 from quorumlog.chaos.faults.registry import STEP_FAULTS, known_step_fault
@@ -366,7 +367,8 @@ class LocalProcesses:
 
     def why_not(self, fault: str) -> str:
         """See `missing`."""
-        kind = known_step_fault(fault)
+        by_hand = ObserveRequests if fault == ObserveRequests.name else None
+        kind = known_step_fault(fault) or by_hand
         if kind is not None and "lose_records" in kind.needs and not self._all_have_logs:
             return "it may hit controllers alone, which have no logs to lose: use --nodes"
         if kind is not None and self._has_tls and kind.imposes & OF_REQUESTS:

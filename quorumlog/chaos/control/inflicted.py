@@ -58,11 +58,18 @@ class InflictedFaults:
             for node_id in scene.victims
         )
 
+    def require_supported(self, fault: StepFault) -> None:
+        """Raise ValueError for a fault that the back end lacks an operation or an effect for."""
+        lacking = [f"operation {name}" for name in sorted(fault.needs - self._back_end.operations)]
+        effects = fault.imposes - self._back_end.effects
+        lacking += sorted(f"effect {kind.__name__} on links" for kind in effects)
+        if lacking:
+            reason = self._back_end.why_not(fault.name) or f"there is no {lacking[0]}"
+            raise ValueError(f"{fault.name} cannot be inflicted here: {reason}")
+
     def steps_of(self, fault: StepFault, scene: Scene) -> Sequence[AnyStep]:
         """Return the steps of a fault. Raises ValueError or NoSuchLink if it cannot begin here."""
-        if lacking := sorted(fault.needs - self._back_end.operations):
-            reason = self._back_end.why_not(fault.name) or f"there is no operation {lacking[0]}"
-            raise ValueError(f"{fault.name} cannot be inflicted here: {reason}")
+        self.require_supported(fault)
         steps = [step for step in fault.inject(scene) if self._has_effect(step)]
         if not steps:
             hit = ",".join(scene.parties) or "nothing"

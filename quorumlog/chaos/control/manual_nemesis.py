@@ -270,6 +270,7 @@ class ManualNemesis:
         self._blocking(self._healed())
 
     def _begin_rule(self, fault: OfOneTopic, owner: object) -> Rule:
+        self._inflicted.require_supported(fault)  # a refused rule gets no number
         number = self._rules.add(fault)
         future = self._started(self._impose(fault, CLIENT, None, owner), CLIENT)
         return Rule(future, partial(self._see, future), number, lambda: self.rules()[number - 1])

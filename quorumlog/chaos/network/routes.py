@@ -10,7 +10,7 @@ from quorumlog.chaos.network.links import Route
 from quorumlog.cluster.layout import NodeSpec
 from quorumlog.cluster.node_listeners import local_address
 from quorumlog.cluster.ports import free_ports
-from quorumlog.cluster.security import advertised_listeners
+from quorumlog.cluster.secured_properties import advertised_listeners
 
 _LISTENERS: Final[tuple[Plane, ...]] = ("kafka", "control")
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from quorumlog.client.core.metadata_cache import MetadataCache
+from quorumlog.client.errors import DENIED
 from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode, known
 from quorumlog.wire.codec.identifiers import TopicPartition
 
@@ -139,10 +140,10 @@ def is_missing(metadata: MetadataCache, name: TopicPartition) -> bool:
 
 
 def may_appear(metadata: MetadataCache, topics: Iterable[str]) -> bool:
-    """Return whether one of the topics is missing, but may be created at any time."""
+    """Return whether a topic is missing, but may be created, or allowed by an ACL, at any time."""
     views = [metadata.topics.get(name) for name in topics]
     return any(
-        view is not None and not view.partitions and known(view.error_code) in RETRIABLE
+        view is not None and not view.partitions and known(view.error_code) in RETRIABLE | DENIED
         for view in views
     )
 

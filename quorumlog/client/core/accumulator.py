@@ -35,7 +35,7 @@ from typing import Final, NamedTuple
 from quorumlog.backoff import Backoff
 from quorumlog.client.core.batch import Batch, BatchState, ProducerIdentity
 from quorumlog.client.core.metadata_cache import Leader, Leaders
-from quorumlog.client.errors import DEFINITE, KafkaError
+from quorumlog.client.errors import DEFINITE, KafkaError, denied
 from quorumlog.client.records import Headers
 from quorumlog.client.settings import ProducerSettings
 from quorumlog.invariants import require
@@ -443,6 +443,8 @@ class Accumulator:
 
     def _fail(self, queue: PartitionQueue, batch: Batch, answer: BatchAnswer) -> None:
         where = f"{batch.topic_partition}: {answer.message}".removesuffix(": ")
+        if answer.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            where = denied(answer.error_code, f"topic {batch.topic_partition.topic!r}", "WRITE")
         batch.error = KafkaError(answer.error_code, where, definite=not batch.indefinite)
         self._finish(queue, batch)
 

@@ -26,7 +26,7 @@ from quorumlog.client.core.position import (
     PositionState,
     Reset,
 )
-from quorumlog.client.errors import KafkaError, answered
+from quorumlog.client.errors import KafkaError, answered, denied
 from quorumlog.client.offset_resets import parse_offset_reset
 from quorumlog.client.records import ConsumerRecord, OffsetAndMetadata
 from quorumlog.client.settings import ConsumerSettings
@@ -58,6 +58,7 @@ class Positions:
         self.settings: Final = settings
         self.by_partition: dict[TopicPartition, Position] = {}
         self._errors: dict[TopicPartition | None, KafkaError] = {}  # for `poll`
+        self._topic_errors: dict[str, KafkaError] = {}  # of the latest metadata, for `poll`
         self._moves: list[Move] = []
         self._last_read: Position | None = None
         self._ready: dict[TopicPartition, Position] = {}  # with chunks, in order of arrival
@@ -110,7 +111,14 @@ class Positions:
 
     def take_error(self) -> KafkaError | None:
         """Return and remove the oldest error, None if there is none."""
-        return self._errors.pop(next(iter(self._errors))) if self._errors else None
+        if self._errors:
+            return self._errors.pop(next(iter(self._errors)))
+        name = next(iter(self._topic_errors), None)
+        return None if name is None else self._topic_errors.pop(name)
+
+    def report_topics(self, errors: Mapping[str, KafkaError]) -> None:
+        """Let `poll` raise the errors of topics in new metadata; they replace earlier ones."""
+        self._topic_errors = {**errors}
 
     def take_moves(self) -> list[Move]:
         """Return and remove the moves since the last call, for the log."""
@@ -289,7 +297,7 @@ class Positions:
         if code != ErrorCode.NONE:
             if code not in RETRIABLE and code != ErrorCode.OFFSET_OUT_OF_RANGE:
                 name = position.topic_partition
-                self.report(name, answered(code, str(name)))
+                self.report(name, answered(code, denied(code, str(name), "READ")))
             self.handle_failure(now_ms, position, random_fraction)
             return True
         position.failures = 0

@@ -11,6 +11,7 @@ from quorumlog.client.core.absences import listed
 from quorumlog.client.core.transaction_requests import (
     ANY_BROKER,
     Abilities,
+    AddOffsets,
     Answer,
     CommitOffsets,
     CoordinatorKey,
@@ -23,7 +24,7 @@ from quorumlog.client.core.transaction_requests import (
     reaction_to,
 )
 from quorumlog.client.core.transactions import Transactions
-from quorumlog.client.errors import DEFINITE, KafkaError
+from quorumlog.client.errors import DEFINITE, KafkaError, denied
 from quorumlog.client.settings import ProducerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode, known
 
@@ -90,8 +91,27 @@ class TransactionAttempts:
             return
         code = max(refused, key=lambda one: reaction_to(request, one).value)
         where = listed(name for name, its in answer.partitions.items() if its == code)
-        error = KafkaError(code, answer.message or where, definite=True)
+        message = self._message(request, code, answer.message, where)
+        error = KafkaError(code, message, definite=True)
         self._handle_refusal(now_ms, request, reaction_to(request, code), error, random_fraction)
+
+    def _message(
+        self, request: TransactionRequest, code: ErrorCode, message: str, where: str
+    ) -> str:
+        """Return the message of a refusal; without a right it names the resource."""
+        match code, request:
+            case ErrorCode.TOPIC_AUTHORIZATION_FAILED, CommitOffsets():
+                return denied(code, where, "READ")
+            case ErrorCode.TOPIC_AUTHORIZATION_FAILED, _:
+                return denied(code, where, "WRITE")
+            case ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, _:
+                return denied(code, f"transactional id {self._own.key}", "WRITE")
+            case ErrorCode.GROUP_AUTHORIZATION_FAILED, CommitOffsets(group=group):
+                return denied(code, f"group {group.group_id}", "READ")
+            case ErrorCode.GROUP_AUTHORIZATION_FAILED, AddOffsets(group_id=group_id):
+                return denied(code, f"group {group_id}", "READ")
+            case _:
+                return message or where
 
     def handle_lost(
         self, now_ms: float, dispatch: Dispatch, error: KafkaError, random_fraction: float

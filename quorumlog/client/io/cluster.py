@@ -18,7 +18,7 @@ from quorumlog.chance import random_fraction, shuffle
 from quorumlog.client.core.absences import may_appear
 from quorumlog.client.core.metadata_cache import Leader, MetadataCache, Node, TopicView
 from quorumlog.client.core.waits import Attempt
-from quorumlog.client.errors import KafkaError, answered
+from quorumlog.client.errors import KafkaError, answered, denied
 from quorumlog.client.io.broker_connections import BrokerConnections, api_of, unsupported
 from quorumlog.client.io.closing import Close, begin_closing
 from quorumlog.client.io.lookout import Failure, Lookout
@@ -65,16 +65,26 @@ class Cluster:
     """Brokers, topics, leaders and connections, from `start` to `close`, in one event loop.
 
     The callbacks in `on_change` run after every change of metadata or connections, those in
-    `on_refused` when TLS or SASL has refused a connection: the next attempts follow with backoff.
+    `on_metadata` after every response with metadata, those in `on_refused` when TLS or SASL has
+    refused a connection: the next attempts follow with backoff.
     """
 
-    def __init__(self, settings: CommonSettings, *, auto_create_topics: bool = False) -> None:
+    def __init__(
+        self,
+        settings: CommonSettings,
+        *,
+        auto_create_topics: bool = False,
+        topic_right: str = "DESCRIBE",
+    ) -> None:
+        """`topic_right`: the right on topics that the client needs, for messages."""
         self.settings: Final = settings
         self.metadata: Final = MetadataCache()
         self.on_change: Final[list[Callable[[], None]]] = []
+        self.on_metadata: Final[list[Callable[[], None]]] = []
         self.on_refused: Final[list[Callable[[KafkaError], None]]] = []
         self._topics: set[str] = set()
         self._auto_create: Final = auto_create_topics
+        self.topic_right: Final = topic_right
         self._loop: Final = asyncio.get_running_loop()
         security = settings.connection_security()
         self._connections: Final = {
@@ -373,10 +383,9 @@ class Cluster:
                         if not missing:
                             return view
                     # An error from before this call may be over: a right may have been granted.
-                    if is_new and view is not None and view.error_code != ErrorCode.NONE:
-                        code = known(view.error_code)
-                        if code not in RETRIABLE:
-                            raise KafkaError(code, f"topic {name!r}", definite=True)
+                    error = self.topic_error(name) if is_new else None
+                    if error is not None:
+                        raise error
                     if view is not None and self.now_ms() - began_ms >= limit_ms:
                         break
                     await self.next_update()
@@ -389,6 +398,15 @@ class Cluster:
             if not self._awaited[name]:
                 del self._awaited[name]
         raise _absent(name, view, missing, self.now_ms() - began_ms)
+
+    def topic_error(self, name: str) -> KafkaError | None:
+        """Return the error in the topic's metadata that a retry does not end; None without one."""
+        view = self.metadata.topics.get(name)
+        code = ErrorCode.NONE if view is None else known(view.error_code)
+        if code == ErrorCode.NONE or code in RETRIABLE:
+            return None
+        message = denied(code, f"topic {name!r}", self.topic_right)
+        return KafkaError(code, message, definite=True)
 
     async def _keep_updated(self) -> None:
         while True:
@@ -429,6 +447,9 @@ class Cluster:
             response = await self._source.ask(request)
             if response is not None and self.metadata.update(response):
                 self._unchanged_updates = 0
+            if response is not None:
+                for callback in list(self.on_metadata):
+                    callback()
             if self._source.refusal is not None:
                 self._refused(self._source.refusal)
             why_silent = self._source.why_silent() if response is None else None

@@ -12,7 +12,7 @@ from quorumlog.client.core.metadata_cache import Node
 from quorumlog.client.core.topic_partitions import by_topic
 from quorumlog.client.core.transaction_requests import CoordinatorType
 from quorumlog.client.core.waits import Wait
-from quorumlog.client.errors import DEFINITE, KafkaError
+from quorumlog.client.errors import DEFINITE, DENIED, KafkaError, answered, denied
 from quorumlog.client.io.cluster import (
     QUESTION_TIMEOUT_MS,
     UNKNOWN_TOPIC_MS,
@@ -46,14 +46,25 @@ async def find_coordinator(cluster: Cluster, kind: CoordinatorType, key: str) ->
     response = await cluster.send(None, request, timeout_ms=QUESTION_TIMEOUT_MS)
     if response.coordinators:
         found = response.coordinators[0]
-        check(found.error_code, found.error_message or "")
+        _check_found(cluster, found.error_code, found.error_message, kind, key)
         node = Node(found.node_id, found.host, found.port)
     else:
-        check(response.error_code, response.error_message or "")
+        _check_found(cluster, response.error_code, response.error_message, kind, key)
         node = Node(response.node_id, response.host, response.port)
     cluster.metadata.nodes.setdefault(node.broker_id, node)
     await cluster.connect(node.broker_id, Purpose.GROUP)
     return node.broker_id
+
+
+def _check_found(
+    cluster: Cluster, code: int, message: str | None, kind: CoordinatorType, key: str
+) -> None:
+    if code != ErrorCode.NONE:
+        is_group = kind == CoordinatorType.GROUP
+        name, right = ("group", "READ") if is_group else ("transactional id", "WRITE")
+        right = "DESCRIBE" if cluster.topic_right == "DESCRIBE" else right
+        resource = f"{name} {key}"
+        raise answered(code, denied(code, resource, right) if code in DENIED else message or "")
 
 
 _logger: Final = logging.getLogger(__name__)
@@ -323,7 +334,8 @@ class Coordinator:
             require_stable=self._require_stable,
         )
         version_max = NAMED_TOPICS_MAX if partitions is None else _version_max(ids)
-        return read_committed_offsets(await self.send(request, version_max=version_max), ids)
+        response = await self.send(request, version_max=version_max)
+        return read_committed_offsets(self.group_id, response, ids)
 
 
 def _version_max(topic_ids: Collection[bytes]) -> int | None:
@@ -339,21 +351,24 @@ def commit_error(group_id: str, codes: Mapping[TopicPartition, ErrorCode]) -> Ka
     worst = min(failed.values(), key=lambda code: code in RETRIABLE)  # lasting errors first
     names = listed(name for name, code in failed.items() if code == worst)
     message = f"group {group_id}: the offset of {names} is not committed"
+    if worst in DENIED:
+        is_group = worst == ErrorCode.GROUP_AUTHORIZATION_FAILED
+        message += f": {denied(worst, f'group {group_id}' if is_group else names, 'READ')}"
     return KafkaError(worst, message, definite={*codes.values()} <= DEFINITE)
 
 
 def read_committed_offsets(
-    response: OffsetFetchResponse, names: Mapping[bytes, str]
+    group_id: str, response: OffsetFetchResponse, names: Mapping[bytes, str]
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     """Return the offsets of an OffsetFetch response; `names` by topic id. Raises KafkaError."""
     group = response.groups[0] if response.groups else response
-    check(group.error_code)
+    check(group.error_code, denied(group.error_code, f"group {group_id}", "READ"))
     found = {}
     for topic in group.topics:
         by_id = topic.topic_id if isinstance(topic, OffsetFetchResponseTopics) else ZERO_TOPIC_ID
         name = topic.name or names.get(by_id, "")
         for one in topic.partitions:
-            check(one.error_code, name)
+            check(one.error_code, denied(one.error_code, f"topic {name!r}", "READ"))
             if one.committed_offset >= 0:
                 place = OffsetAndMetadata(
                     one.committed_offset, one.committed_leader_epoch, one.metadata or ""

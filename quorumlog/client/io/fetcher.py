@@ -89,6 +89,7 @@ class Fetcher:
         cluster.lookout.partitions.append(self._needed)
         cluster.lookout.refusals.append(self._refused)
         cluster.on_refused.append(self._report_refused)
+        cluster.on_metadata.append(self._report_topics)
 
     def _needed(self) -> Collection[TopicPartition]:
         return self._positions.by_partition.keys()
@@ -218,6 +219,19 @@ class Fetcher:
         """Let `poll` raise: TLS or SASL refused a connection."""
         self._positions.report(None, error)
         self._wake_poll()
+
+    def _report_topics(self) -> None:
+        """Let `poll` raise, once for each response, the errors of topics such as a missing right.
+
+        Java's client raises TopicAuthorizationException and InvalidTopicException likewise.
+        """
+        assigned = {name.topic for name in self._positions.by_partition}
+        needed = assigned | self._cluster.lookout.needed_topics()
+        errors = {name: self._cluster.topic_error(name) for name in sorted(needed)}
+        failed = {name: error for name, error in errors.items() if error is not None}
+        self._positions.report_topics(failed)
+        if failed:
+            self._wake_poll()
 
     def _report_missing(self, now_ms: float) -> None:
         """Let `poll` raise for partitions that were missing for `default_api_timeout_ms`."""
@@ -401,5 +415,6 @@ class Fetcher:
         self._cluster.lookout.partitions.remove(self._needed)
         self._cluster.lookout.refusals.remove(self._refused)
         self._cluster.on_refused.remove(self._report_refused)
+        self._cluster.on_metadata.remove(self._report_topics)
         self._stalls.close()
         await self._pump.close()

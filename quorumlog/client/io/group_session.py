@@ -13,10 +13,11 @@ from contextlib import nullcontext
 from typing import Any, Final, Protocol, assert_never
 
 from quorumlog.client.core import membership_events as facts
+from quorumlog.client.core.absences import listed
 from quorumlog.client.core.group_protocol import PROTOCOL_TYPE
 from quorumlog.client.core.membership_events import Effect, Event
 from quorumlog.client.core.waits import Wait
-from quorumlog.client.errors import KafkaError
+from quorumlog.client.errors import DENIED, KafkaError, denied
 from quorumlog.client.io.cluster import Cluster
 from quorumlog.client.io.consumer_heartbeats import (
     answered,
@@ -194,8 +195,7 @@ class GroupSession:
                 self._changes -= 1
                 self._reader.wake()
             case facts.Fail(error_code=error_code, message=message):
-                where = f"group {self._coordinator.group_id}"
-                text = where if message is None else f"{where}: {message}"
+                text = self._message(error_code, message)
                 self._reader.fail(KafkaError(error_code, text, definite=True))
             case _:
                 assert_never(effect)
@@ -251,6 +251,17 @@ class GroupSession:
                 skip_assignment=answer.skip_assignment,
             )
         )
+
+    def _message(self, code: int, message: str | None) -> str:
+        """Return the message for `poll` of a refused join, sync or heartbeat."""
+        where = f"group {self._coordinator.group_id}"
+        if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            names = sorted(self._subscribed())
+            refused = [name for name in names if self._cluster.topic_error(name) is not None]
+            return denied(code, f"topic {listed(refused or names)}", "READ")
+        if code in DENIED:
+            return denied(code, where, "READ")
+        return where if message is None else f"{where}: {message}"
 
     async def _look_up(self, topics: tuple[str, ...]) -> None:
         """Post the partition counts of the members' topics; a missing topic has no count."""

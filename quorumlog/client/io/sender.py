@@ -15,7 +15,7 @@ from quorumlog.chance import random_fraction
 from quorumlog.client.core.accumulator import NEVER_MS, Accumulator, BatchAnswer
 from quorumlog.client.core.batch import Batch, ProducerIdentity
 from quorumlog.client.core.metadata_cache import Leader, Node
-from quorumlog.client.errors import KafkaError, answered
+from quorumlog.client.errors import DENIED, KafkaError, answered, denied
 from quorumlog.client.io.cluster import QUESTION_TIMEOUT_MS, Cluster
 from quorumlog.client.io.delivery import wait_until_done
 from quorumlog.client.io.inbox import Inbox
@@ -303,7 +303,11 @@ class Sender:
         request = InitProducerIdRequest(transaction_timeout_ms=60_000)
         response = await self._cluster.send(None, request, timeout_ms=QUESTION_TIMEOUT_MS)
         if response.error_code != ErrorCode.NONE:
-            raise answered(response.error_code, "InitProducerId")
+            message = "InitProducerId"
+            if response.error_code in DENIED:
+                message = denied(response.error_code, "the cluster", "IDEMPOTENT_WRITE")
+                message += ", which WRITE on any topic implies"
+            raise answered(response.error_code, message)
         return ProducerIdentity(response.producer_id, response.producer_epoch)
 
     # --- the end ---

@@ -150,7 +150,7 @@ class FakeCluster:
             case 1:
                 return self.fetch(request, fault)
             case _:
-                return self.list_offsets(request)
+                return refused_by(self.list_offsets(request), fault)
 
     def metadata(self, request: Any) -> MetadataResponse:
         brokers = [
@@ -171,7 +171,7 @@ class FakeCluster:
                 partitions.append(one)
             code = ErrorCode.NONE if partitions else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if name in self.denied:
-                code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                code, partitions = ErrorCode.TOPIC_AUTHORIZATION_FAILED, []
             topics.append(MetadataResponseTopic(name=name, error_code=code, partitions=partitions))
         return MetadataResponse(brokers=brokers, topics=topics)
 
@@ -239,6 +239,15 @@ class FakeCluster:
                 answers.append(answer)
             topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
         return ListOffsetsResponse(topics=topics)
+
+
+def refused_by(response: ListOffsetsResponse, fault: object) -> ListOffsetsResponse:
+    """The response, with the error of `fault` in each partition."""
+    if isinstance(fault, ErrorCode):
+        for topic in response.topics:
+            for one in topic.partitions:
+                one.error_code = fault
+    return response
 
 
 @asynccontextmanager

@@ -135,6 +135,11 @@ def test_a_port_in_use_is_told_with_its_process_before_anything_is_written(make:
         apart = make(nodes=1, port=0, listeners=[f"A://127.0.0.1:{port}"])
         with pytest.raises(ClusterError, match="give its --listener another port"):
             apart.start()
+        secured = make(nodes=1, port=0, sasl="plain", users={"a": "b"})
+        (node,) = secured.nodes
+        secured.spec = replace(secured.spec, nodes=(replace(node, internal=f"127.0.0.1:{port}"),))
+        with pytest.raises(ClusterError, match=r"INTERNAL of the brokers\): .* another --port"):
+            secured.start()
     assert "choose another --port" in str(told.value)
     if port > 20_000:
         assert "control port, its Kafka port + 10000" in str(told.value)

@@ -58,6 +58,7 @@ def _properties(directory: Path, node_id: int) -> dict[str, str]:
         ({"sasl": "oauthbearer", "users": {"a": "x", "b": None}}, "a password, or none"),
         ({"sasl": "oauthbearer", "tls": True, "users": {"a": "x"}}, "only nodes connect by TLS"),
         ({"sasl": "plain", "users": {"a": "x\nsuper.users=User:a"}}, "a control character"),
+        ({"sasl": "plain", "users": {"a": " x"}}, "a space at an end"),
     ],
 )
 def test_options_that_do_not_fit_together_are_refused(

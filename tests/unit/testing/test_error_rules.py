@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from quorumlog.chaos.control.manual_nemesis import ManualNemesis
-from quorumlog.chaos.faults.links import Answer, Link, Observe
+from quorumlog.chaos.faults.links import EFFECTS, OF_REQUESTS, Answer, Link, Observe
 from tests.support.testing.fake_back_end import FakeBackEnd
 
 CLIENTS = tuple(Link("clients", node, "kafka") for node in ("1", "2", "3"))
@@ -138,3 +138,18 @@ def test_mistakes_are_refused_at_their_line(
     with pytest.raises(ValueError, match=message):
         nemesis.answering(*arguments, **limits)
     assert nemesis.rules() == []
+
+
+def test_links_that_cannot_be_read_refuse_rules_at_the_line_of_the_call(
+    nemesis: ManualNemesis, back_end: FakeBackEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(back_end, "effects", EFFECTS - OF_REQUESTS)  # they have TLS
+    with pytest.raises(ValueError, match="answer cannot be inflicted here"):
+        nemesis.answer("Produce", 6)
+    with pytest.raises(ValueError, match="observe cannot be inflicted here"):
+        nemesis.observe("Produce")
+    with pytest.raises(ValueError, match="reply_lost cannot be inflicted here"):
+        nemesis.inflict("reply_lost", "all", api="Produce")
+    assert not back_end.rules
+    assert nemesis.rules() == []
+    assert nemesis.complaint() is None
