@@ -284,9 +284,8 @@ class NodeBroker:
         )
         warn_of_missing_rights(config)
         self._new_session: Final = dependencies.new_session
-        self.server: Final = Server(
-            as_release(authorized(context, dependencies)), on_fatal=on_fatal
-        )
+        served = as_release(authorized(context, dependencies))
+        self.server: Final = Server(served, on_fatal=on_fatal)
         self.transactions.reach_itself_by(partial(OwnConnection.open, context))  # without a socket
         publishers = self.replicas, self.groups, self.transactions, context.quotas, self.metadata
         self.gate: Final = BootGate(broker_id, publishers)
