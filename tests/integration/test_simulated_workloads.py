@@ -92,16 +92,11 @@ def test_rights_and_passwords_hold_on_simulated_nodes(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mutant", "anomaly"),
-    [
-        ("ignores_denials", "denied-write-accepted"),
-        ("prefixes_match_anywhere", "permitted-refused"),
-        ("keeps_decisions", "permitted-refused"),
-    ],
+    "mutant", ["ignores_denials", "prefixes_match_anywhere", "keeps_decisions"]
 )
-def test_a_broken_right_is_found(mutant: str, anomaly: str) -> None:
-    result = simulate_nodes(1, duration_ms=8_000, workload="authorized", faults=[], mutant=mutant)
-    assert anomaly in result.anomalies
+def test_a_broken_right_is_found(mutant: str) -> None:
+    result = simulate_nodes(0, workload="authorized", faults=["kill"], mutant=mutant)
+    assert "denied-write-accepted" in result.anomalies
 
 
 IDEMPOTENCE: Final[dict[str, Any]] = {"workload": "idempotent_send", "faults": ("ack_kill",)}
