@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Set
 from typing import Any, Final
 
 from quorumlog.chaos.back_ends.voter_changer import Told, VoterChanger
-from quorumlog.chaos.drivers.security import NO_PROTECTION
 from quorumlog.chaos.node_simulation.loop import SimulatedLoop
 from quorumlog.chaos.node_simulation.machine import Machine
 from quorumlog.storage.io.checkpoints import uuid_from_text
@@ -17,7 +16,7 @@ class SimulatedVoters:
         self,
         machines: Mapping[int, Machine],
         bootstrap: str,
-        protection: Mapping[str, Any] = NO_PROTECTION,
+        protection: Mapping[str, Any],
         *,
         loop: SimulatedLoop,
         told: Told,
