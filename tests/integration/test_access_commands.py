@@ -184,7 +184,7 @@ def test_features_are_shown_lowered_and_raised(run: Run, cluster: LocalCluster) 
         "group.version                         1      0         1",
         "kraft.version                         1      0         1",
         "metadata.version                     27     27        27",
-        "quorumlog.metadata.version            6      1         6",
+        "quorumlog.metadata.version            7      1         7",
         "transaction.version                   2      0         2",
     ]
     run("acls", "remove", "--all")

@@ -288,7 +288,7 @@ SEEDER = """
 import sys
 from quorumlog.cluster.seed_file import SeedSource
 from quorumlog.cluster.seeding import apply
-apply(SeedSource(sys.argv[1]), sys.argv[2])
+apply(SeedSource(sys.argv[1]), {"bootstrap_servers": sys.argv[2]})
 """
 
 

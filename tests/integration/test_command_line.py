@@ -34,7 +34,8 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 def test_a_session_at_the_terminal(shell: Shell) -> None:
     up = shell.json("up", "--detach", "--port", "0")
-    assert sorted(up) == ["bootstrap", "cluster_id", "control", "dir", "nodes", "ready_ms"]
+    keys = ["bootstrap", "cluster_id", "control", "dir", "nodes", "ready_ms", "security"]
+    assert sorted(up) == keys
     assert [node["roles"] for node in up["nodes"]] == [["broker", "controller"]] * 3
     assert "runs already" in shell("up", status=1)
     assert "--nodes 3, not 5" in shell("up", "--nodes", "5", status=64)
