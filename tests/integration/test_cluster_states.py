@@ -4,6 +4,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -261,6 +262,9 @@ def killed_once_it_has_sent(cluster: LocalCluster, topic: str, process: Any) -> 
             assert process.poll() is None
     process.kill()
     assert process.wait() == -9
+    appended = -1
+    while appended != (appended := sum(ends(cluster, topic))):  # brokers read its last requests
+        time.sleep(0.2)
 
 
 def test_a_load_that_is_killed_leaves_the_first_records_of_each_partition(
