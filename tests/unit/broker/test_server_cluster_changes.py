@@ -287,7 +287,7 @@ async def test_features_are_named_at_the_levels_that_are_true_here(tmp_path: Pat
                 "kraft.version": (least, 1),
                 "metadata.version": (27, 27),
                 "transaction.version": (least, 2),
-                METADATA_FEATURE: (1, 6),
+                METADATA_FEATURE: (1, 7),
             }
             assert levels(answer) == {
                 "eligible.leader.replicas.version": (1, 1),
