@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol
 _REQUEST: Final = Packer(">ihhi")  # length, API key, version, correlation id
 _REPLY: Final = Packer(">ii")  # length, correlation id
 _LENGTH_BYTES: Final = 4
-_RAW_TOKENS_FOLLOW: Final = [17, 0]  # SaslHandshake, version 0
+_HANDSHAKE_KEY: Final = 17  # of SaslHandshake
 _TLS_TYPES: Final = range(0x14, 0x18)  # of records: change, alert, handshake, data
 _TLS_MAJOR: Final = 3
 _HEAD_BYTES_MAX: Final = 64 * 1024
@@ -102,8 +102,11 @@ class KafkaSplitter:
         return pieces
 
     def _message(self, fields: list[int]) -> Message:
-        self._ends_frames = fields[:-1] == _RAW_TOKENS_FOLLOW
-        return Message("" if self._name_of is None else self._name_of(fields[0]), fields[-1])
+        if self._name_of is None:
+            return Message("", fields[0])
+        api_key, version, number = fields
+        self._ends_frames = api_key == _HANDSHAKE_KEY and version == 0  # raw tokens follow it
+        return Message(self._name_of(api_key), number)
 
     def rest(self) -> bytes:
         """See Splitter."""

@@ -113,8 +113,9 @@ class Positions:
         """Return and remove the oldest error, None if there is none."""
         if self._errors:
             return self._errors.pop(next(iter(self._errors)))
-        name = next(iter(self._topic_errors), None)
-        return None if name is None else self._topic_errors.pop(name)
+        if self._topic_errors:
+            return self._topic_errors.pop(next(iter(self._topic_errors)))
+        return None
 
     def report_topics(self, errors: Mapping[str, KafkaError]) -> None:
         """Let `poll` raise the errors of topics in new metadata; they replace earlier ones."""
