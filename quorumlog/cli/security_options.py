@@ -82,7 +82,7 @@ def security_of(
 
 
 def _password(name: str, text: str) -> str:
-    """Return the password; that of @FILE is its first line."""
+    """Return the password; of @FILE, the first line of the file."""
     if not text.startswith("@"):
         return text
     return next(iter(_lines(Path(text[1:]), f"--user {name}")), "")

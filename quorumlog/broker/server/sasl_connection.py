@@ -113,7 +113,7 @@ class SaslConnection(Connection):
     def _event(self, frame: memoryview) -> tuple[RequestHeader, Event]:
         """Return the event of a frame. Raises MalformedFrame.
 
-        Requests of other APIs are not decoded: nobody has the right to send them yet.
+        Requests of other APIs are not decoded: the client has no right to send them yet.
         """
         if self._session.sends_raw_tokens and self._session.state is State.TOKENS:
             return _NO_HEADER, TokenReceived(token=bytes(frame), is_raw=True)

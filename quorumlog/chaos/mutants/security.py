@@ -1,7 +1,7 @@
 """Brokers that break one rule of rights or of authentication each.
 
-The workload `authorized` shows those that serve a client who has lost its right. The client of the
-lab authenticates again in time and as the same user, so tests of the core show the others.
+The workload `authorized` finds brokers that serve a client without its former right. The clients of
+the lab authenticate again in time and as the same user, so tests of the core find the others.
 """
 
 from collections.abc import Iterator

@@ -36,7 +36,7 @@ class User:
     """A user, until a change of unknown outcome: `is_given_up`.
 
     password: the number of the password of new clients; 0: it has none. newest: the number of the
-    newest password. acls: those that decide about a right to a topic.
+    newest password. acls: the ACLs that decide about a right to a topic.
     """
 
     name: str
@@ -88,7 +88,7 @@ class Administrator:
             for right in RIGHTS
         ]
         self.history.append(self.process, "invoke", "access", none)
-        self.history.append(self.process, "ok", "access", none)  # a name that nobody had before
+        self.history.append(self.process, "ok", "access", none)  # a new user name
         await self._set_password()
 
     async def change_on(self, gap_s: float, passwords: float) -> None:

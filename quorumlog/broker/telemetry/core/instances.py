@@ -172,7 +172,7 @@ class ClientInstances:
         return error
 
     def shown(self, now_ms: int) -> list[tuple[bytes, Instance]]:
-        """Return the instances with metrics, by id; those that have expired are forgotten."""
+        """Return the instances with metrics, by id; remove expired instances."""
         for instance_id in [i for i, one in self._instances.items() if one.expires_ms <= now_ms]:
             del self._instances[instance_id]
         return sorted((i, one) for i, one in self._instances.items() if one.series)
