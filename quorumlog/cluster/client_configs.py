@@ -28,7 +28,7 @@ _MODULES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """The way of one user to a cluster. `user` None: nobody in particular.
+    """The settings with which one user reaches a cluster. `user` None: an anonymous client.
 
     `ca`, `certificate`, `key`, `keystore`: files in PEM; the last has the key and the certificate.
     `token_url`: of an issuer that gives the user tokens for its password; None: of OAUTHBEARER,

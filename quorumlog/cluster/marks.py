@@ -56,7 +56,7 @@ _MIN_ISR: Final = "min.insync.replicas"
 def new_cluster(now: Mark, config: Mapping[str, str], users: Collection[str] = ()) -> Mark:
     """Return the contents of a new cluster with this configuration of its nodes.
 
-    `users`: those that it starts with; they keep their present passwords. With eligible leader
+    `users`: the users of a new cluster; they keep their present passwords. With eligible leader
     replicas (KIP-966) its metadata has min.insync.replicas, which cannot be removed.
     """
     kept = {user: has for user, has in now.users.items() if user in users}

@@ -150,7 +150,7 @@ class NodeProcess:
 
     @property
     def may_use_tls(self) -> bool:
-        """Whether its settings mention TLS: then it imports `ssl` first."""
+        """Whether the node's settings mention TLS: then the node imports `ssl` first."""
         return mentions_tls(settings_texts([str(self._properties)], os.environ))
 
     @property

@@ -232,7 +232,7 @@ def warn_of_missing_rights(config: NodeConfig) -> None:
         return
     if not settings.super_users:
         _logger.warning(
-            "authorizer.class.name is set without super.users: nobody can create the first ACL"
+            "authorizer.class.name is set without super.users: no user can create the first ACL"
         )
     has_peers = len(config.voters) > 1 or bool(config.bootstrap)
     is_plain = config.listeners.inter_broker.protocol is SecurityProtocol.PLAINTEXT

@@ -119,7 +119,7 @@ def until(holds: Any) -> None:
 
 @contextmanager
 def running(directory: Path, count: int, others: Sequence[str]) -> Iterator[Nodes]:
-    """Run nodes, each with these other settings; stop those that are left."""
+    """Run nodes, each with these other settings; stop the remaining nodes."""
     nodes = Nodes(directory, count)
     try:
         for node_id in range(1, count + 1):

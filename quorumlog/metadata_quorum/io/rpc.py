@@ -207,7 +207,7 @@ class RpcServer:
             request.content.feed_eof()  # else aiohttp reads on, and logs the rest
             raise web.HTTPBadRequest(text=f"no whole request: {error}\n") from error
         if self._tls is not None and role_of(request.transport) != node_role(envelope.sender_id):
-            reason = f"the certificate is not that of node {envelope.sender_id}"
+            reason = f"the certificate is not of node {envelope.sender_id}"
             self._say_refused(request, reason)
             raise web.HTTPForbidden(text=f"{reason}\n")
         reply = self._refuse(envelope)

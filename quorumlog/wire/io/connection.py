@@ -334,7 +334,8 @@ class KafkaConnection:
         """Send a request of the authentication, before all that wait."""
         header, frame = self._encode(request, None)
         answer: asyncio.Future[Response] = self._loop.create_future()
-        deadline_s = self._loop.time() + self._request_timeout_ms / 1000
+        since_s = self._loop.time() if self._throttled is None else self._throttled.when()
+        deadline_s = since_s + self._request_timeout_ms / 1000
         pending = _Pending(header, [], deadline_s, partial(_settle, answer), is_kept=True)
         self._arm(deadline_s)
         self._pending.append(pending)

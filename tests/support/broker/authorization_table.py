@@ -411,4 +411,4 @@ ADMINISTRATION = (
 ROWS = (*DATA, *TOPICS, *GROUPS, *TRANSACTIONS, *ADMINISTRATION)
 
 FILTERS = frozenset({"ListGroups", "ListTransactions", "DescribeCluster"})
-"""APIs that nobody is refused: they leave out items, or need no right."""
+"""APIs that refuse no client: they leave out items, or need no right."""

@@ -65,7 +65,7 @@ class Pipe(Wire):
 
 
 class Peer:
-    """A client that ignores the delays it is told, and sends as soon as the broker reads."""
+    """A client that ignores throttle times, and sends as soon as the broker reads."""
 
     def __init__(
         self, broker: SingleBroker, client_id: str = "x", listener: str = DEFAULT_LISTENER

@@ -119,7 +119,7 @@ def _server(at_start: tuple[tuple[str, str], ...]) -> Path:
 
 def _serve(listener: socket.socket) -> None:
     """Fork for each request; return in the process that becomes a command."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that wait
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for its children
     while True:
         readable, _, _ = select.select([0, listener.fileno()], [], [])
         if listener.fileno() not in readable:

@@ -122,7 +122,7 @@ async def test_nodes_speak_for_themselves(authority: Authority) -> None:
     async with serving(node_tls(authority, 1)) as served:
         await call(served, node_tls(authority, 2))
         assert len(served.heard) == 1
-        with pytest.raises(RpcFailed, match="the certificate is not that of node 3"):
+        with pytest.raises(RpcFailed, match="the certificate is not of node 3"):
             await call(served, node_tls(authority, 2), node_id=3)
         assert len(served.heard) == 1
 
@@ -131,7 +131,7 @@ async def test_an_operator_sees_and_sends_nothing(authority: Authority) -> None:
     operator = contexts(authority, authority.issue_operator())
     async with serving(node_tls(authority, 1)) as served:
         assert await get(served, operator.client) == 200
-        with pytest.raises(RpcFailed, match="the certificate is not that of node 2"):
+        with pytest.raises(RpcFailed, match="the certificate is not of node 2"):
             await call(served, operator)
         assert served.heard == []
 

@@ -317,7 +317,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     ("changes", "warnings"),
     [
         ({"authorizer.class.name": ""}, []),
-        ({}, ["nobody can create the first ACL", "no follower can fetch"]),
+        ({}, ["no user can create the first ACL", "no follower can fetch"]),
         ({"super.users": "User:admin"}, ["no follower can fetch"]),
         ({"super.users": "User:admin; User:ANONYMOUS"}, []),
         ({"allow.everyone.if.no.acl.found": "true"}, []),

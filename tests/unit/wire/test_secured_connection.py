@@ -253,6 +253,21 @@ async def test_a_renewal_without_an_answer_times_out() -> None:
         broker.holds.set()
 
 
+async def test_a_renewal_within_a_throttle_time_does_not_time_out() -> None:
+    """The broker reads no request meanwhile (KIP-219), nor that of the renewal."""
+    broker = SaslBroker(lifetime_ms=50, holds=asyncio.Event())
+    async with serving(broker) as port, connected(port, request_timeout_ms=200) as connection:
+        await connection.send(HeartbeatRequest(generation_id=600))  # its throttle time, in ms
+        await until(lambda: broker.log.count("SaslHandshake") == 2)
+        broker.lifetime_ms = 0
+        loop = asyncio.get_running_loop()
+        late_s = loop.time() + 0.3
+        await until(lambda: loop.time() >= late_s)
+        assert broker.holds is not None
+        broker.holds.set()
+        assert (await connection.send(HeartbeatRequest(generation_id=1))).throttle_time_ms == 1
+
+
 @pytest.mark.parametrize("lifetime_ms", [1_000, 3_600_000])
 def test_connections_are_not_renewed_all_at_once(lifetime_ms: int) -> None:
     delays = [sasl.renewal_delay_s(lifetime_ms) * 1000 / lifetime_ms for _ in range(50)]

@@ -102,7 +102,7 @@ def test_an_expression_keeps_to_the_rights_of_a_member_also_after_a_failover() -
     groups.beat(first("b"))
     groups = groups.reloaded()
     groups.set_topic("tttt", 1)
-    groups.beat(heartbeat("b", -1))  # the rights of nobody are known
+    groups.beat(heartbeat("b", -1))  # no member's rights are there yet
     assert groups.group.expressions["t+"] == {"t"}
     permitted = {"t", "tt"}
     assert groups.group.is_metadata_due
