@@ -37,6 +37,7 @@ ON_LINKS = (
 PARAMETERS: Mapping[str, Mapping[str, Any]] = {
     "slow_link": {"bytes_per_s": 5_000},
     "delay_request": {"api": "Fetch", "us": 300_000},
+    "disk_error": {"calls": "writes"},  # of reads, a cached log needs none
 }
 TARGETS: Mapping[str, Target] = {"kill_all": "all", "admin_churn": "all"}
 

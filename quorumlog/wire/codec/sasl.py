@@ -162,6 +162,17 @@ def xor(one: bytes, other: bytes) -> bytes:
     return (int.from_bytes(one) ^ int.from_bytes(other)).to_bytes(size)
 
 
+def canonical_base64(text: bytes | str) -> bytes:
+    """Return the decoded bytes. Raises ValueError for another text of them than the canonical one.
+
+    The last character may have bits that no byte takes: SCRAM requires zeros (RFC 5802).
+    """
+    decoded = b64decode(text, validate=True)
+    if b64encode(decoded) != (text.encode() if isinstance(text, str) else text):
+        raise ValueError("base64 whose unused bits are not zero")
+    return decoded
+
+
 def _pbkdf2() -> Callable[[str, bytes, bytes, int], bytes]:
     try:
         from hashlib import pbkdf2_hmac
@@ -172,6 +183,6 @@ def _pbkdf2() -> Callable[[str, bytes, bytes, int], bytes]:
 
 def _decoded(text: bytes) -> bytes:
     try:
-        return b64decode(text, validate=True)
+        return canonical_base64(text)
     except ValueError as error:
         raise SaslFailure("the broker sent bytes that are not base64") from error

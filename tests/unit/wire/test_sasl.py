@@ -102,8 +102,9 @@ def test_no_proof_goes_to_a_broker_that_cheats(first: bytes, why: str) -> None:
         (SIGNATURE.replace(b"v=6", b"v=7"), "signature is wrong"),
         (b"v=" + base64.b64encode(b""), "malformed"),
         (b"v=" + base64.b64encode(b"short"), "signature is wrong"),
-        (b"v=6rriTRBi23WpRR==", "signature is wrong"),
+        (b"v=6rriTRBi23WpRQ==", "signature is wrong"),
         (b"v=6rriTRBi23WpR", "base64"),
+        (SIGNATURE.replace(b"4=", b"5="), "base64"),  # the same bytes: only unused bits differ
         (b"e=invalid-proof", "the broker refused: invalid-proof"),
         (b"", "malformed"),
         (FIRST, "malformed"),

@@ -7,11 +7,10 @@ Sources: RFC 5802 and 7677, KIP-84, Kafka's ScramSaslServer and ScramMessages.
 # whether the user exists. docs/decisions/0061-sasl.md
 """
 
-import binascii
 import hashlib
 import hmac
 import re
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -24,6 +23,7 @@ from quorumlog.broker.authentication.core.exchange import (
     other_user,
 )
 from quorumlog.metadata_quorum.image.scram import ITERATIONS_MIN, ScramCredential, ScramMechanism
+from quorumlog.wire.codec.sasl import canonical_base64
 
 HASHES: Final[Mapping[int, str]] = {
     ScramMechanism.SHA_256: "sha256",
@@ -143,8 +143,8 @@ class ScramExchange:
         if found is None:
             return Rejected(reason="the final message is malformed")
         try:
-            header, proof = (b64decode(found[name], validate=True) for name in ("header", "proof"))
-        except binascii.Error:
+            header, proof = (canonical_base64(found[name]) for name in ("header", "proof"))
+        except ValueError:
             return Rejected(reason="the final message has no valid base64")
         if header not in {self._header, b"n,,"}:  # some clients leave their authorization id out
             return Rejected(reason="the final message has another header than the first")

@@ -217,6 +217,20 @@ def test_a_proof_is_valid_for_its_nonce_alone() -> None:
     assert isinstance(other.receive(client.get_client_final().encode(), 0), Rejected)
 
 
+def test_a_proof_has_one_encoding() -> None:
+    """The last character of 32 bytes in base64 has two bits that no byte takes."""
+    client, server = ScramClient(["SCRAM-SHA-256"], "alice", "secret"), exchange()
+    challenge = server.receive(client.get_client_first().encode(), 0)
+    assert isinstance(challenge, Challenge)
+    client.set_server_first(challenge.token.decode())
+    final = client.get_client_final()
+    other = f"{final[:-2]}{chr(ord(final[-2]) + 1)}="
+    assert base64.b64decode(final.rpartition("p=")[2]) == base64.b64decode(
+        other.rpartition("p=")[2]
+    )
+    assert isinstance(server.receive(other.encode(), 0), Rejected)
+
+
 def test_another_authorization_id_is_refused_and_the_own_one_accepted() -> None:
     outcome = exchange().receive(b"n,a=bob,n=alice,r=client", 0)
     assert isinstance(outcome, Rejected)
