@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +23,7 @@ PAGE = (Path(__file__).parents[2] / "docs/metrics.md").read_text()
 SECTION = PAGE.partition("## Which metric shows a fault")[2].partition("\n## ")[0]
 SAMPLE = re.compile(r"^(\w+)(\{.*\})? (\S+)$", re.MULTILINE)
 EVERY_S = 0.4
-LASTS_S, APART_S = 6.0, 5.0  # of a fault: longer than sessions; and calm behind it
+LASTS_S, APART_S = (6.0, 12.0, 24.0), 5.0  # of a fault: longer than sessions; and calm behind it
 UP, SILENT_S = "up", 1.5  # Prometheus' own metric: the node answers scrapes
 AFTER_S = 2.0  # a metric may move so long after the end of a fault
 ON_NODES = (
@@ -105,7 +105,7 @@ def growth(rows: list[Numbers], name: str) -> float:
 
 
 def carried_out(
-    out: Path, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    out: Path, names: Sequence[str], lasts_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Scrapes, dict[str, tuple[float, float]]]:
     """Carry out these faults, one after the other; return the scrapes, and the time of each."""
     scrapes, parse = Scrapes(), node_metrics.parse
@@ -116,11 +116,11 @@ def carried_out(
 
     monkeypatch.setattr(node_metrics, "parse", kept)
     monkeypatch.setattr(node_metrics, "EVERY_S", EVERY_S)
-    step_us = int((LASTS_S + APART_S) * 1e6)
+    step_us = int((lasts_s + APART_S) * 1e6)
     actions = tuple(
         Action(
             t_us=2_000_000 + number * step_us,
-            duration_us=int(LASTS_S * 1e6),
+            duration_us=int(lasts_s * 1e6),
             fault=STEP_FAULTS[name](**PARAMETERS.get(name, {})),
             target=TARGETS.get(name, STEP_FAULTS[name].targets[0]),
         )
@@ -163,6 +163,7 @@ def test_the_page_has_each_fault_of_real_processes() -> None:
     assert STEP_FAULTS.keys() <= {*re.findall(r"`(\w+)`", SECTION)}
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "names",
     [
@@ -177,12 +178,20 @@ def test_the_page_has_each_fault_of_real_processes() -> None:
 def test_each_fault_moves_the_metrics_of_its_row(
     names: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scrapes, times = carried_out(tmp_path, names, monkeypatch)
-    assert times.keys() == {*names}
-    unmoved = [
-        (fault, direction, name)
-        for fault in names
-        for direction, name in table()[fault]
-        if direction not in moved(scrapes, times[fault], name)
-    ]
+    """On a busy machine a session ends later than the fault: an unmoved metric gets more time."""
+    left: Sequence[str] = names
+    unmoved: list[tuple[str, str, str]] = []
+    for lasts_s in LASTS_S:
+        with monkeypatch.context() as patch:
+            scrapes, times = carried_out(tmp_path / f"{lasts_s}", left, lasts_s, patch)
+        assert times.keys() == {*left}
+        unmoved = [
+            (fault, direction, name)
+            for fault in left
+            for direction, name in table()[fault]
+            if direction not in moved(scrapes, times[fault], name)
+        ]
+        left = sorted({fault for fault, *_ in unmoved})
+        if not left:
+            break
     assert unmoved == []
