@@ -112,7 +112,7 @@ def _whole_nodes(wanted: Sequence[NodesSettings]) -> Iterator[dict[str, Any]]:
 
 def real_command(seed: int) -> list[str]:
     """Return the command of a run on real processes: a function of the seed."""
-    workloads = ("append_read", *OTHER_WORKLOADS)
+    workloads = ("append_read", *OTHER_WORKLOADS, "authorized")
     workload = workloads[seed % len(workloads)]
     drivers = DRIVERS.get(workload, ("client",))
     driver = drivers[seed // len(workloads) % len(drivers)]
