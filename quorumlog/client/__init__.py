@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from quorumlog.client.admin import Admin
+    from quorumlog.client.assignor import Assignor, Subscription
     from quorumlog.client.consumer import Consumer
     from quorumlog.client.descriptions import (
         Acl,
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
         NewScramCredential,
         NewTopic,
     )
-    from quorumlog.client.errors import KafkaError
+    from quorumlog.client.errors import AssignorError, KafkaError
     from quorumlog.client.io.delivery import Deliveries, Delivery
     from quorumlog.client.producer import Producer
     from quorumlog.client.rebalance_listener import RebalanceListener
@@ -28,16 +29,18 @@ if TYPE_CHECKING:
     from quorumlog.wire.codec.error_codes import ErrorCode
 
 __all__ = [
-    "Acl", "AclFilter", "Admin", "Consumer", "ConsumerRecord", "Deliveries", "Delivery",
-    "ErrorCode", "GroupMetadata", "KafkaError", "NewPartitions", "NewScramCredential", "NewTopic",
-    "OffsetAndMetadata", "OffsetAndTimestamp", "Producer", "RebalanceListener", "RecordMetadata",
-    "TopicPartition",
+    "Acl", "AclFilter", "Admin", "Assignor", "AssignorError", "Consumer", "ConsumerRecord",
+    "Deliveries", "Delivery", "ErrorCode", "GroupMetadata", "KafkaError", "NewPartitions",
+    "NewScramCredential", "NewTopic", "OffsetAndMetadata", "OffsetAndTimestamp", "Producer",
+    "RebalanceListener", "RecordMetadata", "Subscription", "TopicPartition",
 ]  # fmt: skip
 
 _HOME = {
     "Acl": "quorumlog.client.descriptions",
     "AclFilter": "quorumlog.client.descriptions",
     "Admin": "quorumlog.client.admin",
+    "Assignor": "quorumlog.client.assignor",
+    "AssignorError": "quorumlog.client.errors",
     "Consumer": "quorumlog.client.consumer",
     "ConsumerRecord": "quorumlog.client.records",
     "Deliveries": "quorumlog.client.io.delivery",
@@ -53,6 +56,7 @@ _HOME = {
     "Producer": "quorumlog.client.producer",
     "RebalanceListener": "quorumlog.client.rebalance_listener",
     "RecordMetadata": "quorumlog.client.records",
+    "Subscription": "quorumlog.client.assignor",
     "TopicPartition": "quorumlog.client.records",
 }
 

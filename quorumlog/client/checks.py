@@ -1,5 +1,6 @@
 """Checks of the types and ranges of users' arguments, before an operation begins."""
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -126,8 +127,11 @@ def checked_subscription(
         raise TypeError(f"a pattern is a str, not {pattern!r}")
     if not pattern:
         raise ValueError("an empty pattern matches no topic")
-    if group_protocol == "classic":
-        raise ValueError("subscribe by pattern needs group_protocol='consumer'")
+    if group_protocol == "classic":  # else a broker compiles it
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
     return checked_names(topics, "topics")
 
 

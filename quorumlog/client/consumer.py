@@ -145,9 +145,10 @@ class Consumer(AsyncClient[_Opened]):
     ) -> None:
         """Read these topics as a member of `group_id`, which assigns partitions to its members.
 
-        The consumer waits for a topic that does not exist, with a WARNING in the log. `pattern`:
-        also topics whose names match; only with group_protocol="consumer", because brokers find
-        the topics.
+        The consumer waits for a topic that does not exist, with a WARNING in the log. `pattern`: a
+        regular expression; also topics whose whole name matches, and that are not internal. New
+        topics are found within `metadata_max_age_ms`. In a classic group it is one of Python's
+        `re`, with group_protocol="consumer" one of RE2, and brokers find the topics.
         """
         opened = self._running()
         group = opened.group

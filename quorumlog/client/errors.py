@@ -179,6 +179,24 @@ class TransactionError(KafkaError):
         return self._is_fatal
 
 
+class AssignorError(KafkaError):
+    """An assignor that failed in the group's leader, or whose assignment is incomplete or wrong.
+
+    No member's partitions have changed. The next `poll` joins again and runs the assignor again.
+    """
+
+    def __init__(self, assignor: str, why: str) -> None:
+        """`assignor`: its name. `why`: a predicate, such as "raised ValueError()"."""
+        self._given: Final = assignor, why
+        message = f"the assignor {assignor!r} {why}"
+        super().__init__(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, message, definite=True)
+
+    def again(self, *, definite: bool | None = None) -> "AssignorError":
+        """Return an equal error to raise; it is always definite."""
+        del definite
+        return AssignorError(*self._given)
+
+
 def answered(code: int, message: str = "", *, earlier_definite: bool = True) -> KafkaError:
     """Return the error for a response with `code`; `earlier_definite`: of earlier attempts."""
     return KafkaError(code, message, definite=earlier_definite and known(code) in DEFINITE)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from quorumlog.client.core import membership_events as facts
 from quorumlog.client.core.membership_events import Event
 from quorumlog.client.core.positions import Positions
 from quorumlog.client.errors import KafkaError
@@ -70,7 +69,7 @@ class GroupClient:
         self._listener = listener
         if self._session is None:
             self._session = GroupSession(self._cluster, self._settings, self._coordinator, self)
-        self._session.post(facts.Subscribed(topics=topics, pattern=pattern))
+        self._session.subscribe(topics, pattern)
 
     def post(self, event: Event) -> None:
         """Report an event to the group, if the consumer has joined one."""
@@ -157,4 +156,4 @@ class GroupClient:
         if error is not None:
             if not error.fatal:
                 self._failure = None
-            raise KafkaError(error.code, error.message, definite=error.definite)
+            raise error.again() from error.__cause__

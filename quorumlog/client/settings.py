@@ -20,6 +20,7 @@ from typing import (
     get_type_hints,
 )
 
+from quorumlog.client.assignor import Assignor, named_assignor
 from quorumlog.client.offset_resets import parse_offset_reset
 from quorumlog.client.security import SECRET, SecurityOptions, SecuritySettings
 
@@ -81,7 +82,10 @@ OffsetReset = str
 """`parse_offset_reset` checks it."""
 GroupProtocol = Literal["classic", "consumer"]
 IsolationLevel = Literal["read_uncommitted", "read_committed"]
-Assignor = Literal["range", "roundrobin", "cooperative-sticky"]
+AssignorName = Literal["range", "roundrobin", "sticky", "cooperative-sticky"]
+AnyAssignor = AssignorName | Assignor | Callable[..., Any]
+"""A built-in assignor, or one of the user's own: `named_assignor` checks it."""
+DEFAULT_ASSIGNORS: Final[Sequence[AnyAssignor]] = ("range", "cooperative-sticky")
 BootstrapServers = str | Sequence[str]
 Address = tuple[str, int]
 
@@ -228,6 +232,8 @@ class ConsumerSettings(CommonSettings):
     `allow_auto_create_topics` is False, so that a mistyped name is an error and not a topic.
     `auto_offset_reset`: "earliest", "latest", "none" (an error), or the first record that is not
     older than a duration, "by_duration:PT1H" (ISO 8601, KIP-1106).
+    `partition_assignment_strategy` lists the assignors of a classic group by preference: names, or
+    assignors of your own (`quorumlog.client.Assignor`, or a function). `assignor` is a list of one.
     """
 
     group_id: str | None = None
@@ -235,7 +241,8 @@ class ConsumerSettings(CommonSettings):
     group_protocol: GroupProtocol = "classic"
     group_remote_assignor: str | None = None
     client_rack: str = ""
-    partition_assignment_strategy: Sequence[Assignor] = ("range", "cooperative-sticky")
+    partition_assignment_strategy: Sequence[AnyAssignor] = DEFAULT_ASSIGNORS
+    assignor: AnyAssignor | None = None
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 3_000
     max_poll_interval_ms: int = 300_000
@@ -263,8 +270,26 @@ class ConsumerSettings(CommonSettings):
             "group_remote_assignor needs group_protocol='consumer'",
         )
         parse_offset_reset(self.auto_offset_reset)
-        names = tuple(self.partition_assignment_strategy)
-        _check(bool(names), "partition_assignment_strategy must name at least one assignor")
+        self._check_assignors()
+
+    def _check_assignors(self) -> None:
+        strategy = self.partition_assignment_strategy
+        _check(bool(strategy), "partition_assignment_strategy must name at least one assignor")
+        if self.assignor is not None:
+            both = "give either assignor or partition_assignment_strategy"
+            _check(tuple(strategy) == tuple(DEFAULT_ASSIGNORS), both)
+            needs = "assignor needs group_protocol='classic': else the coordinator assigns"
+            _check(self.group_protocol == "classic", needs)
+        given = self.assignors
+        names = [one if isinstance(one, str) else named_assignor(one).name for one in given]
+        _check(len({*names}) == len(names), f"two assignors have the same name: {names}")
+
+    @property
+    def assignors(self) -> tuple[AnyAssignor, ...]:
+        """The assignors of a classic group, in order of preference."""
+        if self.assignor is not None:
+            return (self.assignor,)
+        return tuple(self.partition_assignment_strategy)
 
 
 class ConsumerOptions(CommonOptions, total=False):
@@ -275,7 +300,8 @@ class ConsumerOptions(CommonOptions, total=False):
     group_protocol: GroupProtocol
     group_remote_assignor: str | None
     client_rack: str
-    partition_assignment_strategy: Sequence[Assignor]
+    partition_assignment_strategy: Sequence[AnyAssignor]
+    assignor: AnyAssignor | None
     session_timeout_ms: int
     heartbeat_interval_ms: int
     max_poll_interval_ms: int

@@ -14,18 +14,22 @@ import pytest
 from quorumlog.client.core import membership_events as facts
 from quorumlog.client.core.membership import TRANSITIONS, Membership, State
 from quorumlog.client.core.membership_events import Effect, Event
-from quorumlog.client.settings import Assignor, ConsumerSettings
+from quorumlog.client.errors import AssignorError
+from quorumlog.client.settings import AssignorName, ConsumerSettings
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
+from tests.support.client.assigning import computed
 from tests.support.sizes import tries
 
 COUNTS = {"t": 4, "u": 1}
-STRATEGIES: tuple[tuple[Assignor, ...], ...] = (
+STRATEGIES: tuple[tuple[AssignorName, ...], ...] = (
     ("range",),
     ("roundrobin", "range"),
     ("cooperative-sticky",),
+    ("sticky",),
 )
 NAMES = (0, 1, 2)
+ASSIGNOR_FAILS = 0.1
 
 
 class Coordinator:
@@ -122,8 +126,9 @@ class Coordinator:
 class AnySchedule:
     membership_class: ClassVar[type[Membership]] = Membership
 
-    def __init__(self, strategy: int) -> None:
+    def __init__(self, strategy: int, rng: Random) -> None:
         names = STRATEGIES[strategy]
+        self.rng, self.is_ending = rng, False
         options = ConsumerSettings(
             bootstrap_servers="x:1", group_id="g", partition_assignment_strategy=names
         )
@@ -144,6 +149,12 @@ class AnySchedule:
                 case facts.LookUpTopics(topics=topics):
                     counts = {topic: COUNTS[topic] for topic in topics}
                     self.answers[who].append(facts.TopicsLookedUp(counts=counts))
+                case facts.ComputeAssignment(generation_id=generation):
+                    end: Event = computed(effect)
+                    if self.rng.random() < ASSIGNOR_FAILS and not self.is_ending:
+                        failed = AssignorError("any", "raised ValueError()")
+                        end = facts.AssignmentFailed(generation_id=generation, error=failed)
+                    self.answers[who].append(end)
                 case facts.Revoke():
                     self.answers[who].append(facts.RevocationDone())
                 case facts.Fail() | facts.Assign():
@@ -202,7 +213,12 @@ class AnySchedule:
 
     def disconnect(self, who: int) -> None:
         """What was sent and not answered is lost; listeners are ours, and end all the same."""
-        own = (facts.RevocationDone, facts.TopicsLookedUp)
+        own = (
+            facts.RevocationDone,
+            facts.TopicsLookedUp,
+            facts.AssignmentComputed,
+            facts.AssignmentFailed,
+        )
         kept = [answer for answer in self.answers[who] if isinstance(answer, own)]
         self.answers[who] = deque(kept)
         self.requests[who].clear()
@@ -236,6 +252,7 @@ class AnySchedule:
         assert len(partitions) == len(set(partitions)), owners
 
     def teardown(self) -> None:
+        self.is_ending = True
         for _ in range(60):
             self.now_ms += 1_500
             for who in NAMES:
@@ -273,7 +290,7 @@ MOVES = ("poll", "leave_poll", "find", "request", "answer", "disconnect", "expel
 def walk(kind: type[AnySchedule], seed: int, steps: int = 200) -> None:
     """Make random moves, of which what is likely in a real group is likelier; then converge."""
     rng = Random(seed)
-    machine = kind(strategy=rng.randrange(3))
+    machine = kind(rng.randrange(len(STRATEGIES)), rng)
     for _ in range(steps):
         move = rng.choice((*MOVES, "request", "answer", "complete_join", "wait"))
         if move == "complete_join":

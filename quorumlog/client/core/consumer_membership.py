@@ -64,7 +64,6 @@ class ConsumerMembership(Member):
         self.state = State.UNJOINED
         self.member_id: Final = member_id
         self.member_epoch = NO_EPOCH
-        self.pattern: str | None = None
         self.owned: AssignedTopics = {}
         self._target: AssignedTopics | None = None  # the last assignment received
         self._names: dict[bytes, str] = {}
@@ -79,11 +78,6 @@ class ConsumerMembership(Member):
     def generation_id(self) -> int:
         """The member epoch for commits; -1 outside the group."""
         return self.member_epoch if self.state in _IN_GROUP else -1
-
-    @property
-    def is_subscribed(self) -> bool:
-        """True if the user has subscribed to topics or a pattern."""
-        return bool(self.topics) or self.pattern is not None
 
     def next_tick_ms(self, now_ms: float) -> float:
         """Return when `Ticked` is due next; `inf` if only other events can have an effect."""
@@ -134,7 +128,9 @@ class ConsumerMembership(Member):
                 pass
             case facts.JoinAnswered() | facts.SyncAnswered() | facts.HeartbeatAnswered():
                 pass  # of the classic protocol
-            case facts.GroupDescribed():
+            case facts.GroupDescribed() | facts.TopicsListed():
+                pass  # of the classic protocol
+            case facts.AssignmentComputed() | facts.AssignmentFailed():
                 pass  # of the classic protocol
             case _:
                 assert_never(event)

@@ -14,6 +14,7 @@ class Member(ABC):
     def __init__(self, settings: ConsumerSettings) -> None:
         self.settings: Final = settings
         self.topics: tuple[str, ...] = ()
+        self.pattern: str | None = None
         self.coordinator_known = self.is_finding = False
         self.in_poll = False
         self._polled_ms = self._heartbeat_ms = self._find_ms = 0.0
@@ -21,6 +22,11 @@ class Member(ABC):
         self._backoff: Final = Backoff(
             settings.metadata_retry_backoff_ms, settings.retry_backoff_max_ms
         )
+
+    @property
+    def is_subscribed(self) -> bool:
+        """True if the user has subscribed to topics or a pattern."""
+        return bool(self.topics) or self.pattern is not None
 
     def step(self, now_ms: float, event: Event) -> list[Effect]:
         """Handle one event; return the effects, in order. Raises InvariantViolation."""

@@ -4,21 +4,25 @@ Partitions are revoked only while the user is in `poll`, never while it processe
 heartbeat response announces the rebalance, the next `poll` begins it, and the rest runs in the
 background. Eager members revoke all partitions before they join (KIP-54). Cooperative members keep
 their partitions, revoke only the moved ones after the new assignment, and join again (KIP-429).
-Responses of another generation are ignored. `consumer_membership.py` has the protocol of KIP-848.
+Responses of another generation are ignored. A member with a pattern joins when it has a list of the
+cluster's topics, and joins again when other topics match. `consumer_membership.py` has the protocol
+of KIP-848.
 Sources: Kafka's AbstractCoordinator and ConsumerCoordinator; KIP-62 (max.poll.interval.ms), KIP-345
 (static members), KIP-394 (MEMBER_ID_REQUIRED).
 """
 
+import re
 from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Final, assert_never
 
+from quorumlog.client.assignor import Subscription
 from quorumlog.client.core import group_protocol
 from quorumlog.client.core import membership_events as facts
-from quorumlog.client.core.assignors import ASSIGNORS, COOPERATIVE, Subscription, partitions_of
+from quorumlog.client.core.assignors import assignors_of, partitions_of
 from quorumlog.client.core.member import Member
 from quorumlog.client.core.membership_events import COORDINATOR_LOST, Effect, Event
-from quorumlog.client.errors import FATAL
+from quorumlog.client.errors import FATAL, KafkaError
 from quorumlog.client.settings import ConsumerSettings
 from quorumlog.invariants import require
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -27,7 +31,7 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 
 
 class State(Enum):
-    """UNJOINED; REVOKING (before a join); JOINING; LEADING (looks up topics); SYNCING; STABLE.
+    """UNJOINED; REVOKING (before a join); JOINING; LEADING (assigns); SYNCING; STABLE.
 
     YIELDING: a cooperative member revokes the partitions that its new assignment leaves out.
     """
@@ -52,8 +56,8 @@ TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
     S.STABLE: frozenset({S.REVOKING, S.JOINING, S.UNJOINED}),
 }
 
-_GIVING_UP: Final = frozenset({State.REVOKING, State.YIELDING})
-"""States in which the user's listener runs, and heartbeats keep the membership."""
+_USERS_TURN: Final = frozenset({State.REVOKING, State.LEADING, State.YIELDING})
+"""States in which the user's listener or assignor runs, and heartbeats keep the membership."""
 _EXPELLED: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
 _TRY_AGAIN: Final = frozenset(
     {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REBALANCE_IN_PROGRESS}
@@ -83,16 +87,20 @@ class Membership(Member):
         self._assigned: tuple[TopicPartition, ...] = ()
         self._members: dict[str, Subscription] = {}
         self.counts: Mapping[str, int] = {}
-        names = settings.partition_assignment_strategy
-        self.is_cooperative: Final = all(name in COOPERATIVE for name in names)
+        self._listed: frozenset[str] | None = None  # the cluster's topics; None: not known yet
+        self._named: tuple[str, ...] = ()  # the subscribed topics without those of the pattern
+        self._last_assignment = Subscription(topics=())  # for the assignor "sticky"
+        self._assignors: Final = assignors_of(settings)
+        protocols = {one.protocol for one in self._assignors.values()}
+        self.is_cooperative: Final = protocols == {"cooperative"}
 
     def next_tick_ms(self, now_ms: float) -> float:
         """Return when `Ticked` is due next; `inf` if only other events can have an effect."""
-        if not self.topics:
+        if not self.is_subscribed:
             return float("inf")
         if not self.coordinator_known:
             return float("inf") if self.is_finding else self._find_ms
-        if self.state in _GIVING_UP:
+        if self.state in _USERS_TURN:
             return float("inf") if self._heartbeat_pending else self._heartbeat_ms
         if self.state is State.STABLE:
             session_end_ms = self._last_answer_ms + self.settings.session_timeout_ms
@@ -110,8 +118,11 @@ class Membership(Member):
 
     def _handle(self, now_ms: float, event: Event) -> list[Effect]:  # noqa: C901, PLR0911, PLR0912 - one flat case per kind of fact
         match event:
-            case facts.Subscribed(topics=topics):
-                return self._handle_subscribed(now_ms, topics)
+            case facts.Subscribed():
+                return self._handle_subscribed(now_ms, event)
+            case facts.TopicsListed(names=names):
+                self._listed = names
+                self._match_topics()
             case facts.PollBegan():
                 self.in_poll, self._polled_ms = True, now_ms
             case facts.PollEnded():
@@ -133,6 +144,10 @@ class Membership(Member):
                 return self._handle_join_answered(now_ms, event)
             case facts.TopicsLookedUp(counts=counts):
                 return self._lead(counts)
+            case facts.AssignmentComputed(generation_id=generation_id, assignments=assignments):
+                return self._handle_assignment(generation_id, assignments)
+            case facts.AssignmentFailed(generation_id=generation_id, error=error):
+                return self._handle_no_assignment(now_ms, generation_id, error)
             case facts.SyncAnswered():
                 return self._handle_sync_answered(now_ms, event)
             case facts.GroupDescribed():
@@ -149,10 +164,19 @@ class Membership(Member):
                 assert_never(event)
         return []
 
-    def _handle_subscribed(self, now_ms: float, topics: tuple[str, ...]) -> list[Effect]:
-        self.topics, self._polled_ms = topics, now_ms
-        self.rejoin_wanted = True
-        return [] if topics else self._leave("the consumer unsubscribed")
+    def _handle_subscribed(self, now_ms: float, event: facts.Subscribed) -> list[Effect]:
+        self.topics = self._named = event.topics
+        self.pattern, self._listed = event.pattern, None
+        self._polled_ms, self.rejoin_wanted = now_ms, True
+        return [] if self.is_subscribed else self._leave("the consumer unsubscribed")
+
+    def _match_topics(self) -> None:
+        """Subscribe to the listed topics that match the pattern, and to no other unnamed topics."""
+        if self.pattern is not None and self._listed is not None:
+            matches = re.compile(self.pattern).fullmatch
+            topics = tuple(sorted({*self._named, *filter(matches, self._listed)}))
+            self.rejoin_wanted = self.rejoin_wanted or topics != self.topics
+            self.topics = topics
 
     def _leave(self, reason: str) -> list[Effect]:
         effects: list[Effect] = []
@@ -179,17 +203,18 @@ class Membership(Member):
             return []
         if event.error_code != ErrorCode.NONE:
             return self._handle_refused(now_ms, event.error_code)
-        if event.protocol not in ASSIGNORS:
+        if event.protocol not in self._assignors:
             return self._handle_refused(now_ms, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         self.member_id, self.generation_id = event.member_id, event.generation_id
         self.protocol, self.is_leader = event.protocol, event.leader_id == event.member_id
         self._skips_assignment = self.is_leader and event.skip_assignment
         self._last_answer_ms, self.rejoin_wanted = now_ms, self.topics != self._asked_topics
+        self._heartbeat_ms = now_ms + self.settings.heartbeat_interval_ms
         if not self.is_leader:
             self._become(State.SYNCING)
             return [self._sync()]
         self._become(State.LEADING)
-        self._members = {one.member_id: _subscription(one) for one in event.members}
+        self._members = {one.member_id: _subscription(one, self.protocol) for one in event.members}
         wanted = {topic for member in self._members.values() for topic in member.topics}
         return [facts.LookUpTopics(topics=tuple(sorted(wanted)))]
 
@@ -198,15 +223,36 @@ class Membership(Member):
             return []
         wanted = {topic for member in self._members.values() for topic in member.topics}
         self.counts = {topic: counts.get(topic, 0) for topic in sorted(wanted)}
-        self._become(State.SYNCING)
         if self._skips_assignment:
+            self._become(State.SYNCING)
             return [self._sync()]
-        assignment = ASSIGNORS[self.protocol](self._members, counts)
-        encoded = tuple(
-            (member, group_protocol.encode_assignment(partitions))
-            for member, partitions in sorted(assignment.items())
-        )
-        return [self._sync(encoded)]
+        return [
+            facts.ComputeAssignment(
+                generation_id=self.generation_id,
+                assignor=self._assignors[self.protocol],
+                members=self._members,
+                counts=self.counts,
+            )
+        ]
+
+    def _handle_assignment(
+        self, generation_id: int, assignments: tuple[tuple[str, bytes], ...]
+    ) -> list[Effect]:
+        if self.state is not State.LEADING or generation_id != self.generation_id:
+            return []
+        self._become(State.SYNCING)
+        return [self._sync(assignments)]
+
+    def _handle_no_assignment(
+        self, now_ms: float, generation_id: int, error: KafkaError
+    ) -> list[Effect]:
+        """Keep the partitions, let `poll` raise, and join again: the assignor may recover."""
+        if self.state is not State.LEADING or generation_id != self.generation_id:
+            return []
+        self.rejoin_wanted = True
+        self._back_off(now_ms)
+        self._become(State.UNJOINED)
+        return [facts.Fail(error_code=error.code, error=error)]
 
     def _sync(self, assignments: tuple[tuple[str, bytes], ...] = ()) -> Effect:
         return facts.SendSync(
@@ -254,6 +300,9 @@ class Membership(Member):
     def _accept_assignment(self) -> list[Effect]:
         added = tuple(sorted({*self._assigned} - {*self.owned}))
         self.owned, self._owned_generation_id = self._assigned, self.generation_id
+        self._last_assignment = Subscription(
+            topics=(), owned=self.owned, generation_id=self.generation_id
+        )
         self._become(State.STABLE)
         return [facts.Assign(partitions=self.owned, added=added)]
 
@@ -270,14 +319,14 @@ class Membership(Member):
     ) -> list[Effect]:
         self._heartbeat_pending = False
         is_ours = event.generation_id == self.generation_id
-        if not is_ours or self.state not in {State.STABLE, *_GIVING_UP}:
+        if not is_ours or self.state not in {State.STABLE, *_USERS_TURN}:
             return []
         if event.error_code in {ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS}:
             self._last_answer_ms = now_ms
             is_rebalance = event.error_code == ErrorCode.REBALANCE_IN_PROGRESS
             self.rejoin_wanted = self.rejoin_wanted or is_rebalance
             return []
-        if self.state in _GIVING_UP:
+        if self.state in _USERS_TURN:
             return []  # the next join gets the error
         if event.error_code in COORDINATOR_LOST:
             self.coordinator_known = False
@@ -297,7 +346,7 @@ class Membership(Member):
         effects = self._forget_generation()
         if error_code not in _EXPELLED:
             if error_code in FATAL:
-                self.topics = ()  # until the user subscribes again
+                self.topics, self.pattern = (), None  # until the user subscribes again
             effects.append(facts.Fail(error_code=error_code))
         return effects
 
@@ -308,14 +357,14 @@ class Membership(Member):
     # --- effects that are due ---
 
     def _advance(self, now_ms: float) -> list[Effect]:
-        if not self.topics:
+        if not self.is_subscribed:
             return []
         is_stable = self.state is State.STABLE
         if is_stable and now_ms >= self._poll_deadline_ms():
             return self._leave("max.poll.interval.ms passed without a poll")
         if not self.coordinator_known:
             return self._find_coordinator(now_ms)
-        if self.state in _GIVING_UP:
+        if self.state in _USERS_TURN:
             return self._maybe_heartbeat(now_ms)
         is_idle = is_stable or self.state is State.UNJOINED
         if is_idle and self.rejoin_wanted and self.in_poll:
@@ -325,26 +374,40 @@ class Membership(Member):
     def _prepare_join(self, now_ms: float) -> list[Effect]:
         if self.state is State.UNJOINED and now_ms < self._retry_ms:
             return []
+        if self.pattern is not None and self._listed is None:
+            return []
         if self.owned and not self.is_cooperative:
             self._become(State.REVOKING)
             return [facts.Revoke(partitions=self.owned, lost=False)]
         return self._join()
 
     def _join(self) -> list[Effect]:
-        if not self.topics:
+        if not self.is_subscribed:
             self._become(State.UNJOINED)
             return []
         self._become(State.JOINING)
         self._asked_topics = self.topics
-        # The newer of two claims wins: this claim has the generation of its assignment
-        # (KAFKA-13891).
-        subscription = Subscription(
-            topics=self.topics, owned=self.owned, generation_id=self._owned_generation_id
+        protocols = tuple(
+            (name, group_protocol.encode_subscription(self._subscription_for(name), name))
+            for name in self._assignors
         )
-        metadata = group_protocol.encode_subscription(subscription)
-        names = self.settings.partition_assignment_strategy
-        protocols = tuple((name, metadata) for name in names)
         return [facts.SendJoin(member_id=self.member_id, protocols=protocols)]
+
+    def _subscription_for(self, assignor: str) -> Subscription:
+        """Return this member's subscription, with the partitions that it asks to keep.
+
+        Of two claims to own a partition the newer generation wins: a claim has the generation of
+        its assignment (KAFKA-13891).
+        """
+        owned, generation_id = self.owned, self._owned_generation_id
+        if assignor == group_protocol.STICKY:
+            owned, generation_id = self._last_assignment.owned, self._last_assignment.generation_id
+        return Subscription(
+            topics=self.topics,
+            owned=owned,
+            generation_id=generation_id,
+            rack=self.settings.client_rack or None,
+        )
 
     def _maybe_heartbeat(self, now_ms: float) -> list[Effect]:
         is_silent = now_ms - self._last_answer_ms >= self.settings.session_timeout_ms
@@ -366,9 +429,9 @@ class Membership(Member):
             require(not self.owned, "2: a joining eager member owns no partitions")
 
 
-def _subscription(member: facts.JoinedMember) -> Subscription:
+def _subscription(member: facts.JoinedMember, assignor: str) -> Subscription:
     """Decode a member's subscription; a malformed subscription has no topics."""
     try:
-        return group_protocol.decode_subscription(member.metadata, member.instance_id)
+        return group_protocol.decode_subscription(member.metadata, member.instance_id, assignor)
     except MalformedFrame:
         return Subscription(topics=(), instance_id=member.instance_id)

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from quorumlog.client.assignor import Members, NamedAssignor
+from quorumlog.client.errors import KafkaError
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
@@ -29,10 +31,17 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscribed:
-    """The user subscribed to `topics` or to the topics that match `pattern`; none: leave."""
+    """The user subscribed to `topics` and to the topics that match `pattern`; none: leave."""
 
     topics: tuple[str, ...]
-    pattern: str | None = None  # in consumer groups of KIP-848
+    pattern: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicsListed:
+    """The cluster has these topics now; only for a classic member with a pattern."""
+
+    names: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +97,22 @@ class TopicsLookedUp:
     """LookUpTopics ended with these partition counts."""
 
     counts: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignmentComputed:
+    """ComputeAssignment ended: `assignments` are (member id, encoded)."""
+
+    generation_id: int
+    assignments: tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignmentFailed:
+    """ComputeAssignment ended without a valid assignment; `error`: for the user's next `poll`."""
+
+    generation_id: int
+    error: KafkaError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,9 +173,10 @@ class Ticked:
 
 
 Event = (
-    Subscribed | PollBegan | PollEnded | CountsChanged | RevocationDone | Ticked
+    Subscribed | TopicsListed | PollBegan | PollEnded | CountsChanged | RevocationDone | Ticked
     | CoordinatorFound | CoordinatorRefused | CoordinatorLost
-    | JoinAnswered | TopicsLookedUp | SyncAnswered | GroupDescribed | HeartbeatAnswered
+    | JoinAnswered | TopicsLookedUp | AssignmentComputed | AssignmentFailed | SyncAnswered
+    | GroupDescribed | HeartbeatAnswered
     | ConsumerHeartbeatAnswered | TopicsNamed
 )  # fmt: skip
 
@@ -173,6 +199,19 @@ class LookUpTopics:
     """Look up the partition counts of these topics, as the leader; then TopicsLookedUp."""
 
     topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeAssignment:
+    """Run the assignor, as the leader; then AssignmentComputed or AssignmentFailed.
+
+    counts: the partition count of each topic of the members.
+    """
+
+    generation_id: int
+    assignor: NamedAssignor
+    members: Members
+    counts: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,13 +295,17 @@ class Assign:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fail:
-    """Raise this error from the user's next `poll`: a retry may not help."""
+    """Raise this error from the user's next `poll`: a retry may not help.
+
+    error: instead of an error with `error_code` and `message`.
+    """
 
     error_code: int
     message: str | None = None
+    error: KafkaError | None = None
 
 
 Effect = (
-    FindCoordinator | SendJoin | LookUpTopics | SendSync | DescribeGroup | SendHeartbeat
-    | SendConsumerHeartbeat | NameTopics | SendLeave | Revoke | Assign | Fail
+    FindCoordinator | SendJoin | LookUpTopics | ComputeAssignment | SendSync | DescribeGroup
+    | SendHeartbeat | SendConsumerHeartbeat | NameTopics | SendLeave | Revoke | Assign | Fail
 )  # fmt: skip

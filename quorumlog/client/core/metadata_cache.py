@@ -5,7 +5,7 @@ A changed topic id means a re-created topic of the same name, whose epochs start
 Wrong metadata does no harm: the broker refuses the request.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
@@ -100,6 +100,8 @@ class MetadataCache:
         self.nodes: dict[int, Node] = {}
         self.topics: dict[str, TopicView] = {}
         self.names: dict[bytes, str] = {}  # by topic id
+        self.listed: frozenset[str] | None = None
+        """The cluster's topics but for internal ones, since the last list that changed them."""
         self.cluster_id: str | None = None
         self.controller_id = -1
 
@@ -115,6 +117,26 @@ class MetadataCache:
             if topic.name:
                 changed = self._update_topic(topic.name, topic) or changed
         return changed
+
+    def complete(self, response: MetadataResponse, needed: Collection[str]) -> None:
+        """Prepare a response with all topics for `update`: drop the topics that it lacks.
+
+        A needed topic that it lacks gets the error that a response to a request by name has.
+        """
+        names = {topic.name for topic in response.topics}
+        response.topics += [
+            MetadataResponseTopic(name=name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            for name in sorted({*needed} - names)
+        ]
+        for name in self.topics.keys() - names - {*needed}:
+            self.names.pop(self.topics.pop(name).topic_id, None)
+        listed = frozenset(
+            topic.name or ""
+            for topic in response.topics
+            if topic.error_code == ErrorCode.NONE and not topic.is_internal
+        )
+        if listed != self.listed:
+            self.listed = listed
 
     def _update_topic(self, name: str, answer: MetadataResponseTopic) -> bool:
         old = self.topics.get(name)

@@ -83,6 +83,7 @@ class Cluster:
         self.on_metadata: Final[list[Callable[[], None]]] = []
         self.on_refused: Final[list[Callable[[KafkaError], None]]] = []
         self._topics: set[str] = set()
+        self._lists_topics = False
         self._auto_create: Final = auto_create_topics
         self.topic_right: Final = topic_right
         self._loop: Final = asyncio.get_running_loop()
@@ -361,6 +362,12 @@ class Cluster:
             self._topics |= missing
             self.request_update()
 
+    def list_topics(self, *, wanted: bool) -> None:
+        """Request all topics from now on: `metadata.listed` has their names; or no longer."""
+        self._lists_topics, self.metadata.listed = wanted, None
+        if wanted:
+            self.request_update()
+
     async def topic(
         self, name: str, timeout_ms: float, *, holding: Iterable[int] = ()
     ) -> TopicView:
@@ -439,12 +446,16 @@ class Cluster:
     async def _update(self) -> None:
         self._update_requested.clear()
         waiting, self._updated = self._updated, self._loop.create_future()
-        topics = [MetadataRequestTopic(name=name) for name in sorted(self._topics)]
+        names, lists_all = sorted(self._topics), self._lists_topics
+        topics = None if lists_all else [MetadataRequestTopic(name=name) for name in names]
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=self._auto_create)
         self._unchanged_updates += 1
         began_ms = self.now_ms()
         try:
             response = await self._source.ask(request)
+            if response is not None and lists_all and self._lists_topics:
+                self._topics &= self.lookout.needed_names()
+                self.metadata.complete(response, self._topics)
             if response is not None and self.metadata.update(response):
                 self._unchanged_updates = 0
             if response is not None:

@@ -1,7 +1,8 @@
 """A consumer's requests to the leaders: they find each partition's position, then fetch ahead.
 
 `core.positions` decides which positions need a request; this module sends it. At most one fetch per
-broker is outstanding: a long poll for all of its partitions that have room in their buffer.
+broker is outstanding: a long poll for all of its partitions that have room in their buffer, which
+names only the changes since the last (`core.fetch_session`).
 """
 
 import asyncio
@@ -11,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from quorumlog import clock
 from quorumlog.chance import random_fraction
+from quorumlog.client.core.fetch_session import Asked, FetchSession, SessionFetch
 from quorumlog.client.core.metadata_cache import Leader, Node
 from quorumlog.client.core.position import Position, PositionState
 from quorumlog.client.core.positions import Positions
@@ -28,6 +30,7 @@ from quorumlog.wire.codec.messages.fetch import (
     FetchRequest,
     FetchResponse,
     FetchTopic,
+    ForgottenTopic,
     PartitionData,
 )
 from quorumlog.wire.io.connection import (
@@ -40,8 +43,23 @@ from quorumlog.wire.io.connection import (
 _logger: Final = logging.getLogger(__name__)
 
 NAMED_TOPICS_MAX: Final = 12  # from the next version on, Fetch has topic ids only
-NO_SESSION: Final = -1  # every request lists all partitions (KIP-227)
 SHORT_WAIT_MS: Final = 10  # for a fetch that leaves out partitions with a full buffer
+
+_SESSION_ERRORS: Final = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    }
+)
+"""Errors that a full fetch ends: it is sent at once."""
+_TOPIC_ID_ERRORS: Final = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+)
 
 LookUpCommitted = Callable[
     [Collection[TopicPartition], Mapping[str, bytes]],
@@ -56,6 +74,12 @@ class _Ask(NamedTuple):
     position: Position
     offset: int
     leader: Leader
+
+    @property
+    def asked(self) -> Asked:
+        """What the fetch says about the partition."""
+        _, leader_epoch, topic_id = self.leader
+        return Asked(topic_id, self.offset, leader_epoch, self.position.fetch_epoch)
 
 
 class Fetcher:
@@ -80,6 +104,7 @@ class Fetcher:
         self._look_up_committed: Final = look_up_committed
         self._wake_poll: Final = wake_poll
         self._fetching: Final[set[int]] = set()  # brokers with an outstanding fetch
+        self._sessions: Final[dict[int, FetchSession]] = {}  # by broker
         self._without_offset: Refused = {}  # of the latest lookup
         self._outlived: Final[dict[TopicPartition, Position]] = {}  # in a deleted topic
         self._pump: Final = Pump(cluster, self._start_requests, on_error=self._handle_unexpected)
@@ -121,9 +146,8 @@ class Fetcher:
         for broker_id, asks in self._by_broker(now_ms).items():
             connection = self._cluster.connected(broker_id)
             if connection is not None:
-                self._fetching.add(broker_id)
                 positions = [ask.position for ask in asks]
-                self._start(positions, self._fetch(connection, broker_id, asks))
+                self._start(positions, self._fetch(connection, broker_id, asks), broker_id)
         return self._positions.wake_at_ms(now_ms)
 
     def _may_look_up(self, position: Position) -> bool:
@@ -195,13 +219,21 @@ class Fetcher:
             self._outlived[position.topic_partition] = position
             self._wake_poll()
 
-    def _start(self, positions: list[Position], work: Coroutine[Any, Any, None]) -> None:
+    def _start(
+        self, positions: list[Position], work: Coroutine[Any, Any, None], fetched: int | None = None
+    ) -> None:
+        """Start a request about the positions; `fetched`: the broker of a fetch."""
         for position in positions:
             position.is_asked = True
+        if fetched is not None:
+            self._fetching.add(fetched)
 
         def ended(task: asyncio.Task[None]) -> None:
             for position in positions:
                 position.is_asked = False
+            # Only now: a fetch of the other positions alone would make these wait for it.
+            if fetched is not None:
+                self._fetching.discard(fetched)
             if not task.cancelled() and task.exception() is not None:
                 self._failed(positions)
             self._wake_poll()
@@ -305,16 +337,19 @@ class Fetcher:
     # --- fetches ---
 
     async def _fetch(self, connection: KafkaConnection, broker_id: int, asks: list[_Ask]) -> None:
-        request, has_ids = self._request(broker_id, asks)
-        names = [ask.position.topic_partition for ask in asks]
-        outstanding = self._stalls.begin(broker_id, names, wait_ms=request.max_wait_ms)
+        wanted = {ask.position.topic_partition: ask.asked for ask in asks}
+        session = self._sessions.setdefault(broker_id, FetchSession())
+        max_wait_ms = self._settings.fetch_max_wait_ms
+        if self._leaves_out_full(broker_id):
+            max_wait_ms = min(max_wait_ms, SHORT_WAIT_MS)
+        outstanding = self._stalls.begin(broker_id, wanted, wait_ms=max_wait_ms)
         try:
-            version = connection.version_for(request)
-            if not has_ids:
+            version = connection.version_for(FetchRequest)
+            if any(ask.leader.topic_id == ZERO_TOPIC_ID for ask in asks):
                 version = min(version, NAMED_TOPICS_MAX)
+            fetch = session.next_fetch(wanted, has_ids=version > NAMED_TOPICS_MAX)
+            request = self._request(fetch, wanted, max_wait_ms, self._rack(asks))
             response = await connection.send(request, version=version)
-            # The ids as sent: a topic that was re-created since has another id in the metadata.
-            topic_names = {topic.topic_id: topic.topic for topic in request.topics}
         except (ConnectionLost, RequestTimedOut) as error:
             _logger.debug("fetch from broker %d: %r", broker_id, error)
             self._cluster.request_update()
@@ -323,42 +358,60 @@ class Fetcher:
             stays = KafkaError(ErrorCode.UNSUPPORTED_VERSION, str(error), definite=True)
             self._report(stays, [ask.position for ask in asks])
         else:
-            self._handle(response, asks, topic_names)
+            # The ids as sent: a topic that was re-created since has another id in the metadata.
+            names = {asked.topic_id: name.topic for name, asked in wanted.items()}
+            answers = {
+                TopicPartition(
+                    topic.topic or names.get(topic.topic_id, ""), one.partition_index
+                ): one
+                for topic in response.responses
+                for one in topic.partitions
+            }
+            if session.handle_answered(fetch, response.error_code, response.session_id, answers):
+                self._handle(response, asks, answers, is_full=fetch.is_full)
+            else:
+                self._handle_refused(known(response.error_code), asks, is_full=fetch.is_full)
         finally:
             self._stalls.end(outstanding)
-            self._fetching.discard(broker_id)
 
-    def _request(self, broker_id: int, asks: list[_Ask]) -> tuple[FetchRequest, bool]:
-        """Return the request, and whether every topic in it has an id."""
+    def _request(
+        self,
+        fetch: SessionFetch,
+        wanted: Mapping[TopicPartition, Asked],
+        max_wait_ms: int,
+        rack_id: str,
+    ) -> FetchRequest:
         by_topic: dict[tuple[str, bytes], list[FetchPartition]] = {}
-        for position, offset, leader in asks:
-            topic, partition = position.topic_partition
-            wanted = FetchPartition(
-                partition=partition,
-                current_leader_epoch=leader.leader_epoch,
-                fetch_offset=offset,
-                last_fetched_epoch=position.fetch_epoch,
+        for name in fetch.named:
+            asked = wanted[name]
+            partition = FetchPartition(
+                partition=name.partition,
+                current_leader_epoch=asked.leader_epoch,
+                fetch_offset=asked.fetch_offset,
+                last_fetched_epoch=asked.fetched_epoch,
                 partition_max_bytes=self._settings.max_partition_fetch_bytes,
             )
-            by_topic.setdefault((topic, leader.topic_id), []).append(wanted)
-        topics = [
-            FetchTopic(topic=topic, topic_id=topic_id, partitions=partitions)
-            for (topic, topic_id), partitions in by_topic.items()
-        ]
-        has_ids = all(topic.topic_id != ZERO_TOPIC_ID for topic in topics)
-        max_wait_ms = self._settings.fetch_max_wait_ms
-        if self._leaves_out_full(broker_id):
-            max_wait_ms = min(max_wait_ms, SHORT_WAIT_MS)
-        request = FetchRequest(
+            by_topic.setdefault((name.topic, asked.topic_id), []).append(partition)
+        forgotten: dict[tuple[str, bytes], list[int]] = {}
+        for name, topic_id in fetch.forgotten:
+            forgotten.setdefault((name.topic, topic_id), []).append(name.partition)
+        return FetchRequest(
             max_wait_ms=max_wait_ms,
             min_bytes=self._settings.fetch_min_bytes,
             max_bytes=self._settings.fetch_max_bytes,
             isolation_level=ISOLATION_LEVELS[self._settings.isolation_level],
-            session_epoch=NO_SESSION,
-            topics=topics,
-            rack_id=self._rack(asks),
+            session_id=fetch.session_id,
+            session_epoch=fetch.epoch,
+            topics=[
+                FetchTopic(topic=topic, topic_id=topic_id, partitions=partitions)
+                for (topic, topic_id), partitions in by_topic.items()
+            ],
+            forgotten_topics_data=[
+                ForgottenTopic(topic=topic, topic_id=topic_id, partitions=indexes)
+                for (topic, topic_id), indexes in forgotten.items()
+            ],
+            rack_id=rack_id,
         )
-        return request, has_ids
 
     def _rack(self, asks: list[_Ask]) -> str:
         """Return the client's rack; "" while the leader itself must serve one of the partitions."""
@@ -378,22 +431,28 @@ class Fetcher:
                     return True
         return False
 
+    def _handle_refused(self, code: ErrorCode, asks: list[_Ask], *, is_full: bool) -> None:
+        """Handle a response without usable partitions; the next fetch begins a session."""
+        _logger.debug("fetch: %s", code.name)
+        if code in _TOPIC_ID_ERRORS:
+            self._cluster.request_update()
+        if is_full or code not in _SESSION_ERRORS:
+            self._failed([ask.position for ask in asks])
+
     def _handle(
-        self, response: FetchResponse, asks: list[_Ask], topic_names: Mapping[bytes, str]
+        self,
+        response: FetchResponse,
+        asks: list[_Ask],
+        answers: Mapping[TopicPartition, PartitionData],
+        *,
+        is_full: bool,
     ) -> None:
         metadata, now_ms = self._cluster.metadata, self._cluster.now_ms()
-        if response.error_code != ErrorCode.NONE:
-            _logger.debug("fetch: %s", known(response.error_code).name)
-            self._failed([ask.position for ask in asks])
-            return
         nodes = [Node(one.node_id, one.host, one.port, one.rack) for one in response.node_endpoints]
-        answers: dict[TopicPartition, PartitionData] = {}
-        for topic in response.responses:
-            name = topic.topic or topic_names.get(topic.topic_id, "")
-            for partition in topic.partitions:
-                answers[TopicPartition(name, partition.partition_index)] = partition
         for position, offset, leader in asks:
             answer = answers.get(position.topic_partition)
+            if answer is None and not is_full:
+                continue  # nothing new
             is_left = position.topic_id != leader.topic_id
             if is_left or not self._positions.is_current(position):
                 continue

@@ -17,7 +17,8 @@ from quorumlog.client.core.absences import listed
 from quorumlog.client.core.group_protocol import PROTOCOL_TYPE
 from quorumlog.client.core.membership_events import Effect, Event
 from quorumlog.client.core.waits import Wait
-from quorumlog.client.errors import DENIED, KafkaError, denied
+from quorumlog.client.errors import DENIED, AssignorError, KafkaError, denied
+from quorumlog.client.io.assignor_threads import computed_assignments
 from quorumlog.client.io.cluster import Cluster
 from quorumlog.client.io.consumer_heartbeats import (
     answered,
@@ -103,11 +104,19 @@ class GroupSession:
         self._is_closed = False
         self._wait: Wait | None = None  # to be a member
         self._tasks.start(self._perform_all())
+        self._listed: frozenset[str] | None = None  # topics that the membership has
         cluster.on_change.append(self._handle_change)
         cluster.lookout.topics.append(self._subscribed)
 
     def _subscribed(self) -> tuple[str, ...]:
         return self.membership.topics
+
+    def subscribe(self, topics: tuple[str, ...], pattern: str | None) -> None:
+        """Join the group with these topics, or change them; `pattern`: also matching topics."""
+        is_classic = self._settings.group_protocol == "classic"
+        self._cluster.list_topics(wanted=is_classic and pattern is not None)
+        self._listed = None
+        self.post(facts.Subscribed(topics=topics, pattern=pattern))
 
     def post(self, event: Event) -> None:
         """Handle one event now; queue its effects, or start them if they are heartbeats."""
@@ -150,6 +159,10 @@ class GroupSession:
         if self.membership.coordinator_known and self._coordinator.is_lost:
             self._coordinator.mark_unknown()
             self.post(facts.CoordinatorLost())
+        listed = self._cluster.metadata.listed
+        if listed is not None and listed is not self._listed:
+            self._listed = listed
+            self.post(facts.TopicsListed(names=listed))
         if self.membership.is_leader:
             wanted = self.membership.counts
             self.post(facts.CountsChanged(counts=self._cluster.metadata.partition_counts(wanted)))
@@ -166,7 +179,7 @@ class GroupSession:
         _logger.error("group %s", self._coordinator.group_id, exc_info=error)
         self._reader.fail(_BROKEN)
 
-    async def _perform(self, effect: Effect) -> None:  # noqa: C901 - one flat case per kind of effect
+    async def _perform(self, effect: Effect) -> None:  # noqa: C901, PLR0912 - one flat case per kind of effect
         match effect:
             case facts.FindCoordinator():
                 self._coordinator.mark_unknown()
@@ -175,6 +188,8 @@ class GroupSession:
                 self._tasks.start(self._join(effect))
             case facts.LookUpTopics(topics=topics):
                 self._tasks.start(self._look_up(topics))
+            case facts.ComputeAssignment():
+                self._tasks.start(self._compute(effect))
             case facts.SendSync():
                 self._tasks.start(self._sync(effect))
             case facts.DescribeGroup(generation_id=generation_id):
@@ -194,9 +209,9 @@ class GroupSession:
                 await self._reader.accept(partitions, added, topic_ids)
                 self._changes -= 1
                 self._reader.wake()
-            case facts.Fail(error_code=error_code, message=message):
+            case facts.Fail(error_code=error_code, message=message, error=error):
                 text = self._message(error_code, message)
-                self._reader.fail(KafkaError(error_code, text, definite=True))
+                self._reader.fail(error or KafkaError(error_code, text, definite=True))
             case _:
                 assert_never(effect)
 
@@ -271,6 +286,20 @@ class GroupSession:
             await self._cluster.next_update()
         counts = self._cluster.metadata.partition_counts(topics)
         self.post(facts.TopicsLookedUp(counts=counts))
+
+    async def _compute(self, effect: facts.ComputeAssignment) -> None:
+        if effect.assignor.is_own and self._wait is not None:
+            self._wait.fail(f"the assignor {effect.assignor.name!r} has not returned")
+        generation_id, limit_ms = effect.generation_id, self._settings.max_poll_interval_ms
+        try:
+            assignments = await computed_assignments(effect, self._cluster.metadata, limit_ms)
+        except AssignorError as error:
+            _logger.exception("group %s", self._coordinator.group_id)
+            self.post(facts.AssignmentFailed(generation_id=generation_id, error=error))
+        else:
+            self.post(
+                facts.AssignmentComputed(generation_id=generation_id, assignments=assignments)
+            )
 
     async def _sync(self, effect: facts.SendSync) -> None:
         request = SyncGroupRequest(
@@ -396,6 +425,7 @@ class GroupSession:
         """Leave the group and stop, without calling the reader."""
         self._cluster.on_change.remove(self._handle_change)
         self._cluster.lookout.topics.remove(self._subscribed)
+        self._cluster.list_topics(wanted=False)
         self._is_closed = True
         self._effects.clear()
         self._joined(is_member=False)

@@ -241,6 +241,11 @@ class Lookout:
         """Return the topics that are needed now, apart from the needed partitions."""
         return {name for needed in self.topics for name in needed()}
 
+    def needed_names(self) -> set[str]:
+        """Return the topics that are needed now, also those of the needed partitions."""
+        partitions = (name for needed in self.partitions for name in needed())
+        return self.needed_topics() | {name.topic for name in partitions}
+
     def missing_since(self, now_ms: float, duration_ms: float) -> list[TopicPartition]:
         """List needed partitions that are missing for `duration_ms`; restart their durations."""
         missing = [

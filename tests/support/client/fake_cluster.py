@@ -82,6 +82,7 @@ class FakeCluster:
         self.addresses: dict[int, tuple[str, int]] = {}
         self.connections: dict[int, set[_Connection]] = {}
         self.topics: dict[str, int] = {"t": 1}
+        self.racks: dict[int, str] = {}
         self.denied: set[str] = set()  # topics that clients may not describe any more
         self.leaders: dict[TopicPartition, Leader] = {}
         self.logs: dict[TopicPartition, list[bytes]] = {}
@@ -154,7 +155,9 @@ class FakeCluster:
 
     def metadata(self, request: Any) -> MetadataResponse:
         brokers = [
-            MetadataResponseBroker(node_id=number, host=host, port=port)
+            MetadataResponseBroker(
+                node_id=number, host=host, port=port, rack=self.racks.get(number)
+            )
             for number, (host, port) in self.addresses.items()
         ]
         topics = []
@@ -166,7 +169,10 @@ class FakeCluster:
             for index in range(0 if name in self.denied else self.topics.get(name, 0)):
                 leader, epoch, _ = self.leader(TopicPartition(name, index))
                 one = MetadataResponsePartition(
-                    partition_index=index, leader_id=leader, leader_epoch=epoch
+                    partition_index=index,
+                    leader_id=leader,
+                    leader_epoch=epoch,
+                    replica_nodes=[leader],
                 )
                 partitions.append(one)
             code = ErrorCode.NONE if partitions else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

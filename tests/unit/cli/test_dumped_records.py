@@ -24,7 +24,7 @@ from quorumlog.broker.transactions.core.records import TransactionMetadata, Tran
 from quorumlog.broker.transactions.core.records import encode as encode_transaction
 from quorumlog.broker.transactions.core.states import TransactionState
 from quorumlog.cli.dump.contents import Problem
-from quorumlog.client.core.assignors import Subscription
+from quorumlog.client.assignor import Subscription
 from quorumlog.client.core.group_protocol import encode_assignment, encode_subscription
 from quorumlog.metadata_quorum.core.effects import AppendLeaderChange, AppendVoters
 from quorumlog.metadata_quorum.image.records import (

@@ -4,23 +4,24 @@ from typing import Any
 
 import pytest
 
+from quorumlog.client.assignor import Subscription
 from quorumlog.client.core import group_protocol
 from quorumlog.client.core import membership_events as facts
-from quorumlog.client.core.assignors import Subscription
 from quorumlog.client.core.consumer_membership import CONSUMER_TRANSITIONS, ConsumerMembership
 from quorumlog.client.core.consumer_membership import State as ConsumerState
 from quorumlog.client.core.membership import Membership, State
 from quorumlog.client.core.membership_events import AssignedTopics, Effect, Event
-from quorumlog.client.settings import Assignor, ConsumerSettings
+from quorumlog.client.settings import AssignorName, ConsumerSettings
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.identifiers import TopicPartition
+from tests.support.client.assigning import computed
 
 OWN = group_protocol.encode_subscription(Subscription(topics=("t",)))
 
 
-def joining(assignor: Assignor = "range") -> Membership:
+def joining(assignor: AssignorName = "range") -> Membership:
     settings = ConsumerSettings(
         bootstrap_servers="x:1", group_id="g", partition_assignment_strategy=(assignor,)
     )
@@ -50,12 +51,20 @@ def lead(member: Membership, foreign: bytes, *, skips: bool = False) -> list[Eff
     )
 
 
+def led(member: Membership, counts: dict[str, int]) -> facts.SendSync:
+    """Let a leader assign the partitions."""
+    (compute,) = member.step(0, facts.TopicsLookedUp(counts=counts))
+    assert isinstance(compute, facts.ComputeAssignment)
+    (sync,) = member.step(0, computed(compute))
+    assert isinstance(sync, facts.SendSync)
+    return sync
+
+
 @pytest.mark.parametrize("nonsense", [b"", b"\0", b"\0\1\xff", b"\xff\xff\0\0", OWN[:-3]])
 def test_a_member_that_sends_nonsense_gets_nothing_and_the_others_go_on(nonsense: bytes) -> None:
     member = joining()
     assert lead(member, nonsense) == [facts.LookUpTopics(topics=("t",))]
-    (sync,) = member.step(0, facts.TopicsLookedUp(counts={"t": 1}))
-    assert isinstance(sync, facts.SendSync)
+    sync = led(member, {"t": 1})
     shares = {name: group_protocol.decode_assignment(share) for name, share in sync.assignments}
     assert [len(shares[name]) for name in ("m", "other")] == [1, 0]
 
@@ -63,7 +72,7 @@ def test_a_member_that_sends_nonsense_gets_nothing_and_the_others_go_on(nonsense
 def test_an_assignment_that_cannot_be_read_is_an_error_that_the_user_hears_of() -> None:
     member = joining()
     lead(member, OWN)
-    member.step(0, facts.TopicsLookedUp(counts={"t": 1}))
+    led(member, {"t": 1})
     failed = member.step(0, facts.SyncAnswered(error_code=0, assignment=b"\0\0\xff"))
     assert failed == [facts.Fail(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)]
     with pytest.raises(MalformedFrame, match="version -2"):
@@ -158,7 +167,7 @@ def follow(member: Membership, generation_id: int) -> None:
             generation_id=generation_id,
             member_id="m",
             leader_id="other",
-            protocol="cooperative-sticky",
+            protocol=str(member.settings.assignors[0]),
             members=(),
         ),
     )

@@ -291,7 +291,7 @@ async def assigned() -> AsyncIterator[tuple[GroupCluster, Consumer]]:
 @pytest.mark.parametrize(
     ("pattern", "protocol", "error", "text"),
     [
-        ("t.*", "classic", ValueError, "group_protocol='consumer'"),
+        ("t(", "classic", ValueError, "no regular expression"),
         ("", "consumer", ValueError, "an empty pattern"),
         (b"t", "consumer", TypeError, "a pattern is a str"),
     ],

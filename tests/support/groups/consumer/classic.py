@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from quorumlog.broker.groups.core.requests import Heartbeat, Join, Leave, LeavingMember, Sync
-from quorumlog.client.core.assignors import Subscription
+from quorumlog.client.assignor import Subscription
 from quorumlog.client.core.group_protocol import encode_assignment, encode_subscription
 from quorumlog.wire.codec.identifiers import TopicPartition
 

@@ -4,7 +4,7 @@ import pytest
 
 from quorumlog.broker.groups.core.group import GroupState
 from quorumlog.broker.groups.core.requests import JoinResult, LeaveResult, SyncResult
-from quorumlog.client.core.assignors import Subscription
+from quorumlog.client.assignor import Subscription
 from quorumlog.client.core.group_protocol import encode_assignment, encode_subscription
 from quorumlog.wire.codec.error_codes import ErrorCode
 from tests.support.coordination.groups_begun import stable as stable_group

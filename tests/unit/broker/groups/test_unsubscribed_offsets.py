@@ -10,7 +10,7 @@ from quorumlog.broker.coordination.core import events
 from quorumlog.broker.groups.core import removal
 from quorumlog.broker.groups.core.group import GroupState
 from quorumlog.broker.groups.core.requests import CommitOffsets, CommittedOffset
-from quorumlog.client.core.assignors import Subscription
+from quorumlog.client.assignor import Subscription
 from quorumlog.client.core.group_protocol import encode_subscription
 from quorumlog.wire.codec.identifiers import TopicPartition
 from tests.support.groups.consumer.coordination import (

@@ -23,7 +23,7 @@ from quorumlog.broker.groups.core.requests import (
     Sync,
 )
 from quorumlog.broker.settings import BrokerSettings
-from quorumlog.client.core.assignors import Subscription
+from quorumlog.client.assignor import Subscription
 from quorumlog.client.core.group_protocol import decode_assignment, encode_subscription
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
