@@ -13,7 +13,8 @@ if TYPE_CHECKING:
         NewScramCredential,
         NewTopic,
     )
-    from quorumlog.client.errors import KafkaError
+    from quorumlog.client.errors import CallableError, DeserializationError, KafkaError
+    from quorumlog.client.interceptors import ConsumerInterceptor, ProducerInterceptor
     from quorumlog.client.io.delivery import Deliveries, Delivery
     from quorumlog.client.producer import Producer
     from quorumlog.client.rebalance_listener import RebalanceListener
@@ -22,26 +23,31 @@ if TYPE_CHECKING:
         GroupMetadata,
         OffsetAndMetadata,
         OffsetAndTimestamp,
+        ProducerRecord,
         RecordMetadata,
         TopicPartition,
     )
     from quorumlog.wire.codec.error_codes import ErrorCode
 
 __all__ = [
-    "Acl", "AclFilter", "Admin", "Consumer", "ConsumerRecord", "Deliveries", "Delivery",
-    "ErrorCode", "GroupMetadata", "KafkaError", "NewPartitions", "NewScramCredential", "NewTopic",
-    "OffsetAndMetadata", "OffsetAndTimestamp", "Producer", "RebalanceListener", "RecordMetadata",
-    "TopicPartition",
+    "Acl", "AclFilter", "Admin", "CallableError", "Consumer", "ConsumerInterceptor",
+    "ConsumerRecord", "Deliveries", "Delivery", "DeserializationError", "ErrorCode",
+    "GroupMetadata", "KafkaError", "NewPartitions", "NewScramCredential", "NewTopic",
+    "OffsetAndMetadata", "OffsetAndTimestamp", "Producer", "ProducerInterceptor",
+    "ProducerRecord", "RebalanceListener", "RecordMetadata", "TopicPartition",
 ]  # fmt: skip
 
 _HOME = {
     "Acl": "quorumlog.client.descriptions",
     "AclFilter": "quorumlog.client.descriptions",
     "Admin": "quorumlog.client.admin",
+    "CallableError": "quorumlog.client.errors",
     "Consumer": "quorumlog.client.consumer",
+    "ConsumerInterceptor": "quorumlog.client.interceptors",
     "ConsumerRecord": "quorumlog.client.records",
     "Deliveries": "quorumlog.client.io.delivery",
     "Delivery": "quorumlog.client.io.delivery",
+    "DeserializationError": "quorumlog.client.errors",
     "ErrorCode": "quorumlog.wire.codec.error_codes",
     "GroupMetadata": "quorumlog.client.records",
     "KafkaError": "quorumlog.client.errors",
@@ -51,6 +57,8 @@ _HOME = {
     "OffsetAndMetadata": "quorumlog.client.records",
     "OffsetAndTimestamp": "quorumlog.client.records",
     "Producer": "quorumlog.client.producer",
+    "ProducerInterceptor": "quorumlog.client.interceptors",
+    "ProducerRecord": "quorumlog.client.records",
     "RebalanceListener": "quorumlog.client.rebalance_listener",
     "RecordMetadata": "quorumlog.client.records",
     "TopicPartition": "quorumlog.client.records",
