@@ -45,6 +45,11 @@ class Tasks:
         while others := self._others():
             await asyncio.wait(others)
 
+    async def join_first(self) -> None:
+        """Wait until one of the tasks has ended by itself."""
+        if others := self._others():
+            await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
+
     def _others(self) -> list[asyncio.Task[Any]]:
         caller = asyncio.current_task()
         return [task for task in self._running if task is not caller]

@@ -14,7 +14,13 @@ if TYPE_CHECKING:
         NewScramCredential,
         NewTopic,
     )
-    from quorumlog.client.errors import AssignorError, KafkaError
+    from quorumlog.client.errors import (
+        AssignorError,
+        CallableError,
+        DeserializationError,
+        KafkaError,
+    )
+    from quorumlog.client.interceptors import ConsumerInterceptor, ProducerInterceptor
     from quorumlog.client.io.delivery import Deliveries, Delivery
     from quorumlog.client.producer import Producer
     from quorumlog.client.rebalance_listener import RebalanceListener
@@ -23,16 +29,18 @@ if TYPE_CHECKING:
         GroupMetadata,
         OffsetAndMetadata,
         OffsetAndTimestamp,
+        ProducerRecord,
         RecordMetadata,
         TopicPartition,
     )
     from quorumlog.wire.codec.error_codes import ErrorCode
 
 __all__ = [
-    "Acl", "AclFilter", "Admin", "Assignor", "AssignorError", "Consumer", "ConsumerRecord",
-    "Deliveries", "Delivery", "ErrorCode", "GroupMetadata", "KafkaError", "NewPartitions",
-    "NewScramCredential", "NewTopic", "OffsetAndMetadata", "OffsetAndTimestamp", "Producer",
-    "RebalanceListener", "RecordMetadata", "Subscription", "TopicPartition",
+    "Acl", "AclFilter", "Admin", "Assignor", "AssignorError", "CallableError", "Consumer",
+    "ConsumerInterceptor", "ConsumerRecord", "Deliveries", "Delivery", "DeserializationError",
+    "ErrorCode", "GroupMetadata", "KafkaError", "NewPartitions", "NewScramCredential", "NewTopic",
+    "OffsetAndMetadata", "OffsetAndTimestamp", "Producer", "ProducerInterceptor",
+    "ProducerRecord", "RebalanceListener", "RecordMetadata", "Subscription", "TopicPartition",
 ]  # fmt: skip
 
 _HOME = {
@@ -41,10 +49,13 @@ _HOME = {
     "Admin": "quorumlog.client.admin",
     "Assignor": "quorumlog.client.assignor",
     "AssignorError": "quorumlog.client.errors",
+    "CallableError": "quorumlog.client.errors",
     "Consumer": "quorumlog.client.consumer",
+    "ConsumerInterceptor": "quorumlog.client.interceptors",
     "ConsumerRecord": "quorumlog.client.records",
     "Deliveries": "quorumlog.client.io.delivery",
     "Delivery": "quorumlog.client.io.delivery",
+    "DeserializationError": "quorumlog.client.errors",
     "ErrorCode": "quorumlog.wire.codec.error_codes",
     "GroupMetadata": "quorumlog.client.records",
     "KafkaError": "quorumlog.client.errors",
@@ -54,6 +65,8 @@ _HOME = {
     "OffsetAndMetadata": "quorumlog.client.records",
     "OffsetAndTimestamp": "quorumlog.client.records",
     "Producer": "quorumlog.client.producer",
+    "ProducerInterceptor": "quorumlog.client.interceptors",
+    "ProducerRecord": "quorumlog.client.records",
     "RebalanceListener": "quorumlog.client.rebalance_listener",
     "RecordMetadata": "quorumlog.client.records",
     "Subscription": "quorumlog.client.assignor",

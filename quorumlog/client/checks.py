@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from quorumlog.client.records import GroupMetadata, OffsetAndMetadata
@@ -101,6 +102,28 @@ def checked_timestamps(timestamps: Mapping[TopicPartition, int]) -> dict[TopicPa
         if not EARLIEST_MEANING <= timestamp_ms <= INT64_MAX:
             raise ValueError(f"{partition}: a time is milliseconds since 1970: {timestamp_ms}")
     return dict(timestamps)
+
+
+def checked_time(time: datetime | int) -> int:
+    """Return the ms since 1970. Raises TypeError or ValueError, also without a time zone."""
+    if isinstance(time, datetime):
+        if time.utcoffset() is None:
+            raise ValueError(f"{time!r} has no time zone: datetime(..., tzinfo=...)")
+        time = round(time.timestamp() * 1000)
+    if not _is_int(time):
+        raise TypeError(f"a time is a datetime or an int of milliseconds, not {time!r}")
+    if not 0 <= time <= INT64_MAX:
+        raise ValueError(f"a time is milliseconds since 1970: {time}")
+    return time
+
+
+def checked_max_records(max_records: int) -> int:
+    """Return `max_records`. Raises TypeError or ValueError unless it is an int from 0 on."""
+    if not _is_int(max_records):
+        raise TypeError(f"max_records is an int, not {max_records!r}")
+    if max_records < 0:
+        raise ValueError(f"max_records must not be negative: {max_records}")
+    return max_records
 
 
 def _is_int(value: object) -> bool:

@@ -2,37 +2,46 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, Unpack
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, Unpack
 
 from quorumlog.client.async_client import AsyncClient
 from quorumlog.client.checks import (
+    checked_max_records,
     checked_offset,
     checked_partition,
     checked_partitions,
     checked_places,
     checked_subscription,
+    checked_time,
     checked_timestamps,
 )
 from quorumlog.client.core.membership_events import PollBegan, PollEnded
 from quorumlog.client.core.position import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, PositionState
 from quorumlog.client.core.positions import Positions
 from quorumlog.client.errors import KafkaError
+from quorumlog.client.interceptors import AnyRecords
 from quorumlog.client.io.closing import Close
 from quorumlog.client.io.cluster import Cluster
+from quorumlog.client.io.committer import CommitCallback
 from quorumlog.client.io.fetcher import Fetcher
+from quorumlog.client.io.interception import ConsumerInterception
 from quorumlog.client.io.list_offsets import list_offsets
 from quorumlog.client.rebalance_listener import RebalanceListener
 from quorumlog.client.records import (
     ConsumerRecord,
     GroupMetadata,
+    KeyT,
     OffsetAndMetadata,
     OffsetAndTimestamp,
+    ValueT,
 )
 from quorumlog.client.settings import (
     BootstrapServers,
     ConsumerOptions,
     ConsumerSettings,
     build,
+    check_batches,
     with_servers,
 )
 from quorumlog.extras import why_no_packages
@@ -49,7 +58,7 @@ V = TypeVar("V")
 
 ITERATION_POLL_MS: Final = 1_000
 
-Records = dict[TopicPartition, list[ConsumerRecord]]
+Records = dict[TopicPartition, list[ConsumerRecord[KeyT, ValueT]]]
 
 
 class _Opened(NamedTuple):
@@ -61,11 +70,13 @@ class _Opened(NamedTuple):
     may_return: asyncio.Event
 
 
-class Consumer(AsyncClient[_Opened]):
+class Consumer(AsyncClient[_Opened], Generic[KeyT, ValueT]):
     """Reads records, alone (`assign`) or as a member of a group (`subscribe`).
 
     `async with Consumer("host:port", group_id="g") as consumer: ... await consumer.poll(1000)`.
     The keyword arguments are the fields of ConsumerSettings. Use it in one task of one event loop.
+    Keys and values are bytes; with deserializers, annotate their types for a type checker:
+    `consumer: Consumer[str, Order] = Consumer("host:port", value_deserializer=...)`.
     """
 
     @with_servers
@@ -74,6 +85,9 @@ class Consumer(AsyncClient[_Opened]):
     ) -> None:
         self.settings: Final = build(ConsumerSettings, bootstrap_servers, options)
         self._positions: Final = Positions(self.settings)
+        self._interception: Final = (
+            ConsumerInterception(self.settings) if self.settings.interceptors else None
+        )
         self._topics: tuple[str, ...] = ()
         self._is_polling = False
 
@@ -95,6 +109,8 @@ class Consumer(AsyncClient[_Opened]):
             from quorumlog.client.group_client import GroupClient
 
             group = GroupClient(cluster, settings, settings.group_id, self._positions, wake)
+            if self._interception is not None:
+                group.committer.on_commit = self._interception.committed
         fetcher = Fetcher(
             cluster,
             settings,
@@ -125,6 +141,7 @@ class Consumer(AsyncClient[_Opened]):
         opened.cluster.check_loop(self)
         try:
             if opened.group is not None:
+                await opened.group.committer.finish()
                 await opened.group.revoke_all()
         finally:
             await self._close(opened)
@@ -168,6 +185,7 @@ class Consumer(AsyncClient[_Opened]):
         group = self._running().group
         if group is not None and group.is_subscribed:
             self._positions.mark_consumed()
+            await group.committer.finish()
             await group.revoke_all()
             await group.leave()
         self._topics = ()
@@ -212,14 +230,21 @@ class Consumer(AsyncClient[_Opened]):
 
     # --- reading ---
 
-    async def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> Records:
+    async def poll(
+        self, timeout_ms: float = 0, max_records: int | None = None
+    ) -> Records[KeyT, ValueT]:
         """Return records as soon as there are any, at most `max_records` (max_poll_records).
 
         Returns {} after `timeout_ms` without records. The records of earlier polls count as
-        processed from now on. Raises KafkaError. After an error or a cancellation, later calls
+        processed from now on. Raises KafkaError; DeserializationError, before all other records,
+        until the consumer seeks behind its record. After an error or a cancellation, later calls
         return the remaining records.
         """
-        return await self._poll(timeout_ms, max_records, self._positions.take)
+        records = await self._poll(timeout_ms, max_records, self._positions.take)
+        return self._intercepted(records)
+
+    def _intercepted(self, records: AnyRecords) -> Records[KeyT, ValueT]:
+        return records if self._interception is None else self._interception.consumed(records)
 
     async def poll_batches(
         self, timeout_ms: float = 0, max_records: int | None = None
@@ -231,8 +256,9 @@ class Consumer(AsyncClient[_Opened]):
         timestamp_type (int8), all as in ConsumerRecord. No Python object is made for a record:
         with a `max_records` of many thousands this takes a fraction of the time of `poll`, which
         may follow at any time. Raises ImportError, with the extra to install, without numpy or
-        pyarrow.
+        pyarrow; ValueError with deserializers or interceptors, which are for single records.
         """
+        check_batches(self.settings)
         try:
             import quorumlog.client.core.columns  # noqa: F401 - loads Arrow, once
         except ImportError as error:
@@ -245,7 +271,9 @@ class Consumer(AsyncClient[_Opened]):
         opened = self._running()
         if self._is_polling:
             raise RuntimeError("another task is in poll: a consumer belongs to one task")
-        limit = self.settings.max_poll_records if max_records is None else max_records
+        limit = self.settings.max_poll_records
+        if max_records is not None:
+            limit = checked_max_records(max_records)
         self._positions.mark_consumed()
         group = opened.group
         if group is not None:
@@ -285,34 +313,47 @@ class Consumer(AsyncClient[_Opened]):
             opened.group.raise_failure()
             if opened.group.is_changing:
                 return {}
-        records = take(limit)
-        error = None if records else self._positions.take_error()
+        error = self._positions.take_undecoded()
+        records = {} if error is not None else take(limit)
+        if error is None and not records:
+            error = self._positions.take_error()
         if records or error is not None:
             opened.fetcher.wake()  # the buffers have room again
         if error is not None:
             raise error
         return records
 
-    async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+    async def __aiter__(self) -> AsyncIterator[ConsumerRecord[KeyT, ValueT]]:
         """Yield record after record, for ever. Each is processed when the next is requested."""
+        next_at_hand = self._next_at_hand
+        if self._interception is not None:
+            next_at_hand = self._next_intercepted
         while True:
             for records in (await self.poll(ITERATION_POLL_MS, 1)).values():
                 yield records[0]
             # A poll for each record would be slow. Between two polls partitions do not change.
             for _ in range(1, self.settings.max_poll_records):
-                record = self._next_at_hand()
+                record = next_at_hand()
                 if record is None:
                     break
                 yield record
 
-    def _next_at_hand(self) -> ConsumerRecord | None:
+    def _next_at_hand(self) -> ConsumerRecord[KeyT, ValueT] | None:
         opened = self._running()
         if opened.group is not None and opened.group.is_changing:
             return None
-        record = self._positions.take_next()
+        record: ConsumerRecord[Any, Any] | None = self._positions.take_next()
         if record is not None:
             opened.fetcher.wake()
         return record
+
+    def _next_intercepted(self) -> ConsumerRecord[KeyT, ValueT] | None:
+        record = self._next_at_hand()
+        if record is not None:
+            place = TopicPartition(record.topic, record.partition)
+            for records in self._intercepted({place: [record]}).values():
+                return records[0]
+        return None
 
     # --- positions ---
 
@@ -329,6 +370,15 @@ class Consumer(AsyncClient[_Opened]):
     def seek_to_end(self, *partitions: TopicPartition) -> None:
         """Continue at the end of the partitions; by default, of all assigned ones."""
         self._seek_by_time(partitions, LATEST_TIMESTAMP)
+
+    def seek_to_time(self, time: datetime | int, *partitions: TopicPartition) -> None:
+        """Continue at the first record of the partitions that is not older than `time`.
+
+        `time`: a datetime with a time zone, or ms since 1970. By default, of all assigned
+        partitions. If all records of a partition are older: at its end. Raises KeyError if
+        unassigned, TypeError, ValueError.
+        """
+        self._seek_by_time(partitions, checked_time(time))
 
     def _seek_by_time(self, partitions: tuple[TopicPartition, ...], timestamp: int) -> None:
         opened = self._running()
@@ -365,12 +415,17 @@ class Consumer(AsyncClient[_Opened]):
         self,
         offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None,
         timeout_ms: float | None = None,
+        callback: CommitCallback | None = None,
     ) -> None:
         """Commit `offsets` (of the next record to read), or the position of every partition.
 
         Retries for `timeout_ms` (None: default_api_timeout_ms). Raises KafkaError:
         ILLEGAL_GENERATION or REBALANCE_IN_PROGRESS after a rebalance, UNKNOWN_TOPIC_OR_PARTITION,
         and others; TypeError or ValueError for an illegal partition or offset.
+
+        With `callback`, the commit goes on in the background, as Java's commitAsync, but with the
+        same retries: commits are made in the order of their calls. `callback(offsets, error)` is
+        called once, on the event loop; closing waits a few seconds for it.
         """
         committer = self._known_group().committer
         if offsets is None:
@@ -379,7 +434,10 @@ class Consumer(AsyncClient[_Opened]):
         else:
             places = checked_places(offsets)
         limit_ms = self.settings.default_api_timeout_ms if timeout_ms is None else timeout_ms
-        await committer.commit(places, limit_ms)
+        if callback is None:
+            await committer.commit(places, limit_ms)
+        else:
+            await committer.begin(places, limit_ms, callback)
 
     async def committed(
         self, partitions: Iterable[TopicPartition]

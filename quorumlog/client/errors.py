@@ -22,6 +22,7 @@ accuse the cluster of an aborted read; a wrong `info` only makes the checker's w
 from typing import Final
 
 from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode, known
+from quorumlog.wire.codec.identifiers import TopicPartition
 
 DEFINITE: Final = frozenset(
     {
@@ -146,6 +147,38 @@ class KafkaError(Exception):
     def fatal(self) -> bool:
         """True if the client object is unusable."""
         return self.code in FATAL
+
+
+class CallableError(KafkaError):
+    """The user's callable of a setting has raised, or returned an illegal result.
+
+    setting: the name of the setting: "value_serializer", "partitioner", ... `__cause__` is the
+        exception of the callable. The error is definite: the record was not sent.
+    """
+
+    def __init__(self, setting: str, message: str, *, code: int = ErrorCode.INVALID_RECORD) -> None:
+        super().__init__(code, f"{setting} {message}", definite=True)
+        self.setting: Final = setting
+
+
+class DeserializationError(CallableError):
+    """A deserializer has raised. The position of the partition stays at this record.
+
+    Every other `poll` raises the error again, until `seek(partition, offset + 1)` skips the record.
+    `data`: the bytes of the key or the value, by `setting`. Source: RecordDeserializationException.
+    """
+
+    def __init__(
+        self, setting: str, cause: Exception, at: tuple[TopicPartition, int], data: bytes
+    ) -> None:
+        self.topic_partition, self.offset = at
+        self.data: Final = data
+        message = (
+            f"failed for {self.topic_partition} at offset {self.offset}: {cause!r};"
+            " seek to the next offset to skip the record"
+        )
+        super().__init__(setting, message)
+        self.__cause__ = cause
 
 
 class TransactionError(KafkaError):

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Final, NamedTuple, TypedDict, Unpack
+from typing import Any, Final, Generic, NamedTuple, TypedDict, Unpack
 
 from quorumlog import clock
 from quorumlog.chance import random_fraction
@@ -15,16 +15,30 @@ from quorumlog.client.checks import checked_group_metadata, checked_places
 from quorumlog.client.core.accumulator import Accumulator, PartitionQueue
 from quorumlog.client.core.batch import BATCH_OVERHEAD_BYTES, check_timestamp, checked_record_size
 from quorumlog.client.core.partitioner import partition_for_key
-from quorumlog.client.core.record_columns import Column, HeaderPairs, records_of
+from quorumlog.client.core.record_columns import (
+    Column,
+    HeaderPairs,
+    RecordFields,
+    records_of,
+    rows_of,
+)
 from quorumlog.client.core.topic_queues import TopicQueues, refresh_all
 from quorumlog.client.errors import KafkaError
 from quorumlog.client.io.closing import Close
 from quorumlog.client.io.cluster import Cluster
 from quorumlog.client.io.delivery import Deliveries, Delivery
 from quorumlog.client.io.inbox import Inbox
+from quorumlog.client.io.outgoing import Buffer, Choice, Outgoing, Prepared, make_outgoing
 from quorumlog.client.io.sender import Sender
 from quorumlog.client.io.transactor import Transactor
-from quorumlog.client.records import GroupMetadata, OffsetAndMetadata, RecordMetadata
+from quorumlog.client.records import (
+    GroupMetadata,
+    KeyT,
+    OffsetAndMetadata,
+    ProducerRecord,
+    RecordMetadata,
+    ValueT,
+)
 from quorumlog.client.settings import (
     BootstrapServers,
     ProducerOptions,
@@ -65,7 +79,7 @@ class ManyOptions(TypedDict, total=False):
     timestamps_ms: Column[int] | None
 
 
-class Producer(AsyncClient[_Opened]):
+class Producer(AsyncClient[_Opened], Generic[KeyT, ValueT]):
     """Sends records, in batches, per partition in the order of the calls of `send`.
 
     Invariant: a call of `send` that must wait is queued by topic, and later calls for that topic
@@ -73,6 +87,8 @@ class Producer(AsyncClient[_Opened]):
 
     `async with Producer("host:port", linger_ms=5) as producer: await producer.send(...)`.
     The keyword arguments are the fields of ProducerSettings. Use it on one event loop.
+    Keys and values are bytes; with serializers, annotate their types for a type checker:
+    `producer: Producer[str, Order] = Producer("host:port", value_serializer=...)`.
     """
 
     @with_servers
@@ -80,6 +96,7 @@ class Producer(AsyncClient[_Opened]):
         self, bootstrap_servers: BootstrapServers, **options: Unpack[ProducerOptions]
     ) -> None:
         self.settings: Final = build(ProducerSettings, bootstrap_servers, options)
+        self._outgoing: Final = make_outgoing(self.settings)
         self._accumulator: Final = Accumulator(self.settings)
         limit = min(self.settings.max_request_size, self.settings.buffer_memory)
         self._buffer_memory: Final = self.settings.buffer_memory
@@ -140,8 +157,8 @@ class Producer(AsyncClient[_Opened]):
     async def send(
         self,
         topic: str,
-        value: bytes | None,
-        key: bytes | None = None,
+        value: ValueT | None,
+        key: KeyT | None = None,
         *,
         partition: int | None = None,
         headers: Sequence[tuple[str, bytes | None]] = (),
@@ -155,6 +172,9 @@ class Producer(AsyncClient[_Opened]):
         With a transactional id: RuntimeError outside of a transaction.
         """
         opened = self._running()
+        if self._outgoing is not None:
+            record = ProducerRecord(topic, value, key, partition, headers, timestamp_ms)
+            return await self._outgoing.send(record, self._send_prepared)
         transactor = opened.sender.transactor
         ticket = 0 if transactor is None else transactor.transactions.ticket()
         own_headers = tuple(headers)
@@ -162,28 +182,51 @@ class Producer(AsyncClient[_Opened]):
         if size > self._record_bytes_max:
             raise self._too_large(size)
         known = self._topics.get(topic)
-        if known is None or self._owes_turn or topic in self._lines or not self._has_room(size):
+        buffered = self._accumulator.buffered_bytes + size
+        if (
+            known is None
+            or self._owes_turn
+            or topic in self._lines
+            or buffered > self._buffer_memory
+        ):
             known = await self._wait_in_line(opened, topic, size)
         if timestamp_ms is None:
             timestamp_ms = clock.wall_ns() // 1_000_000  # called for every record
         else:
             check_timestamp(timestamp_ms)
-        queue = self._queue_for(known, topic, partition, key, size)
-        if transactor is not None:
-            transactor.transactions.admit(ticket, queue.topic_partition)
-        record = (timestamp_ms, key, value, own_headers)
-        batch, is_ready = self._accumulator.append(opened.cluster.now_ms(), queue, record, size)
-        delivery = Delivery(batch, len(batch.records) - 1, timestamp_ms)
+        fields: Any = (timestamp_ms, key, value, own_headers)  # bytes: they are checked
+        queue = self._queue_for(known, topic, partition, fields[1], size)
+        return self._append(opened, queue, fields, size, ticket)
+
+    async def _send_prepared(self, prepared: Prepared) -> Delivery:
+        """Buffer a record that `_outgoing` has prepared. Raises as `send` does."""
+        topic, size = prepared.record.topic, prepared.size
+        opened = self._running()
+        transactor = opened.sender.transactor
+        ticket = 0 if transactor is None else transactor.transactions.ticket()
+        if size > self._record_bytes_max:
+            raise self._too_large(size)
+        known = await self._wait_in_line(opened, topic, size)
+        queue = self._queue_for(known, topic, prepared.partition, prepared.fields[1], size)
+        return self._append(opened, queue, prepared.fields, size, ticket)
+
+    def _append(
+        self, opened: _Opened, queue: PartitionQueue, fields: RecordFields, size: int, ticket: int
+    ) -> Delivery:
+        sender = opened.sender
+        if sender.transactor is not None:
+            sender.transactor.transactions.admit(ticket, queue.topic_partition)
+        batch, is_ready = self._accumulator.append(opened.cluster.now_ms(), queue, fields, size)
         if is_ready:
-            opened.sender.wake()
+            sender.wake()
             self._owes_turn = True
-        return delivery
+        return Delivery(batch, len(batch.records) - 1, fields[0])
 
     async def send_many(
         self,
         topic: str,
-        values: Column[bytes | None],
-        keys: Column[bytes | None] | None = None,
+        values: Column[ValueT | None],
+        keys: Column[KeyT | None] | None = None,
         *,
         partition: int | None = None,
         headers: Column[HeaderPairs | None] | None = None,
@@ -201,6 +244,9 @@ class Producer(AsyncClient[_Opened]):
         """
         opened = self._running()
         now_ms = clock.wall_ns() // 1_000_000
+        if self._outgoing is not None:
+            rows = rows_of(values, keys, headers, timestamps_ms, now_ms=now_ms)
+            return await self._outgoing.send_rows(topic, partition, rows, self._send_prepared)
         records, sizes = records_of(values, keys, headers, timestamps_ms, now_ms=now_ms)
         transactor = opened.sender.transactor
         ticket = 0 if transactor is None else transactor.transactions.ticket()
@@ -235,8 +281,8 @@ class Producer(AsyncClient[_Opened]):
     async def send_and_wait(
         self,
         topic: str,
-        value: bytes | None,
-        key: bytes | None = None,
+        value: ValueT | None,
+        key: KeyT | None = None,
         **options: Unpack[SendOptions],
     ) -> RecordMetadata:
         """Send a record and wait until it is acknowledged. Raises as `send` and Delivery do."""
@@ -334,16 +380,24 @@ class Producer(AsyncClient[_Opened]):
         return topic
 
     def _queue_for(
-        self, topic: TopicQueues, name: str, partition: int | None, key: bytes | None, size: int
+        self,
+        topic: TopicQueues,
+        name: str,
+        partition: int | Choice | None,
+        key: bytes | None,
+        size: int,
     ) -> PartitionQueue:
         if partition is None:
             if key is None:
                 partition = topic.sticky_partition(size, random_fraction)
             else:
                 partition = partition_for_key(key, topic.count)
-        return topic.queues.get(partition) or self._queue(name, topic, partition)
+        place: Any = partition  # a Choice is no key of `queues`
+        return topic.queues.get(place) or self._queue(name, topic, place)
 
-    def _queue(self, name: str, topic: TopicQueues, partition: int) -> PartitionQueue:
+    def _queue(self, name: str, topic: TopicQueues, partition: int | Choice) -> PartitionQueue:
+        if callable(partition):
+            return self._queue_for(topic, name, partition(topic), None, 0)
         if not isinstance(partition, int):
             raise TypeError(f"partition is an int or None, not {type(partition).__name__}")
         if not 0 <= partition < topic.count:
@@ -409,7 +463,17 @@ class Producer(AsyncClient[_Opened]):
         return KafkaError(ErrorCode.MESSAGE_TOO_LARGE, message, definite=True)
 
 
-def inbox_of(producer: Producer) -> Inbox | None:
+def inbox_of(producer: Producer[Any, Any]) -> Inbox | None:
     """Return the inbox for records from other threads, while the producer is open."""
     opened = producer._opened  # noqa: SLF001 - ours
     return None if opened is None else opened.sender.inbox
+
+
+def outgoing_of(producer: Producer[Any, Any]) -> Outgoing | None:
+    """Return the callables of a producer; None if it has none."""
+    return producer._outgoing  # noqa: SLF001 - ours
+
+
+def buffer_of(producer: Producer[Any, Any]) -> Buffer:
+    """Return the function that buffers a prepared record."""
+    return producer._send_prepared  # noqa: SLF001 - ours

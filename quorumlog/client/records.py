@@ -1,15 +1,38 @@
-"""The values that the client's methods return: named tuples, cheap to make by the million."""
+"""Named tuples that the client's methods accept and return, cheap to make by the million."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Generic, NamedTuple
 
 from quorumlog.wire.codec.identifiers import TopicPartition
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # `default` of PEP 696: `Producer` is of bytes
+
+    KeyT = TypeVar("KeyT", default=bytes)
+    ValueT = TypeVar("ValueT", default=bytes)
+else:
+    from typing import TypeVar
+
+    KeyT = TypeVar("KeyT")
+    ValueT = TypeVar("ValueT")
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
 __all__ = [
-    "ConsumerRecord", "GroupMetadata", "Headers", "OffsetAndMetadata", "OffsetAndTimestamp",
-    "RecordMetadata", "TopicPartition",
+    "ConsumerRecord", "GroupMetadata", "Headers", "KeyT", "OffsetAndMetadata", "OffsetAndTimestamp",
+    "ProducerRecord", "RecordMetadata", "TopicPartition", "ValueT",
 ]  # fmt: skip
+
+
+class ProducerRecord(NamedTuple, Generic[KeyT, ValueT]):
+    """A record to send. The fields are the arguments of `Producer.send`."""
+
+    topic: str
+    value: ValueT | None
+    key: KeyT | None = None
+    partition: int | None = None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+    timestamp_ms: int | None = None
 
 
 class RecordMetadata(NamedTuple):
@@ -21,9 +44,10 @@ class RecordMetadata(NamedTuple):
     timestamp_ms: int
 
 
-class ConsumerRecord(NamedTuple):
+class ConsumerRecord(NamedTuple, Generic[KeyT, ValueT]):
     """One record that was read. `leader_epoch` is -1 if the batch has none.
 
+    `key` and `value` are bytes, or the results of `key_deserializer` and `value_deserializer`.
     `timestamp_type`: the clock of the timestamp. 0: the producer's, 1: the broker's.
     """
 
@@ -31,8 +55,8 @@ class ConsumerRecord(NamedTuple):
     partition: int
     offset: int
     timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
+    key: KeyT | None
+    value: ValueT | None
     headers: Headers
     leader_epoch: int
     timestamp_type: int = 0

@@ -21,35 +21,29 @@ from typing import (
 )
 
 from quorumlog.client.assignor import Assignor, named_assignor
+from quorumlog.client.interceptors import ConsumerInterceptor, ProducerInterceptor
 from quorumlog.client.offset_resets import parse_offset_reset
 from quorumlog.client.security import SECRET, SecurityOptions, SecuritySettings
 
 # Kafka's settings for features that these clients do not have are refused, not ignored: an ignored
 # setting would promise a missing feature, such as an encrypted connection.
-_SERIALIZERS: Final = "keys and values are bytes: encode and decode them yourself"
 _PEM: Final = "certificates are PEM: set ssl_ca, ssl_certificate and ssl_key"
 _METRICS: Final = "the clients report no metrics"
 
 _REASONS: Final[Mapping[str, str]] = {
     "config_providers": "values are taken as they are",
     "enable_metrics_push": _METRICS,
-    "interceptor_classes": "there are no interceptors",
-    "interceptors": "there are no interceptors",
-    "key_deserializer": _SERIALIZERS,
-    "key_serializer": _SERIALIZERS,
     "metric_reporters": _METRICS,
     "metrics_recording_level": _METRICS,
-    "partitioner": "choose the partition in send(..., partition=...)",
-    "partitioner_class": "choose the partition in send(..., partition=...)",
     "sasl": "of SASL there are sasl_mechanism, sasl_username, sasl_password and sasl_token",
     "ssl": "versions and ciphers of TLS are the defaults of this Python's OpenSSL",
     "transaction_two_phase_commit_enable": "there is no two-phase commit (KIP-939)",
-    "value_deserializer": _SERIALIZERS,
-    "value_serializer": _SERIALIZERS,
 }
 _OF_OTHERS: Final[Mapping[str, str]] = {
     "api_version": "versions are agreed upon with each broker",
     "consumer_timeout_ms": "poll(timeout_ms) returns after that time",
+    "interceptor_classes": "set interceptors: a list of objects",
+    "partitioner_class": "set partitioner: a function",
     "sasl_jaas_config": "set sasl_username and sasl_password",
     "sasl_oauth_token_provider": "set sasl_token: a function that returns a token",
     "sasl_plain_password": "set sasl_password",
@@ -86,6 +80,9 @@ AssignorName = Literal["range", "roundrobin", "sticky", "cooperative-sticky"]
 AnyAssignor = AssignorName | Assignor | Callable[..., Any]
 """A built-in assignor, or one of the user's own: `named_assignor` checks it."""
 DEFAULT_ASSIGNORS: Final[Sequence[AnyAssignor]] = ("range", "cooperative-sticky")
+Deserializer = Callable[[bytes], Any]
+Partitioner = Callable[[bytes | None, Sequence[int], Sequence[int]], int]
+Serializer = Callable[[Any], bytes | None]
 BootstrapServers = str | Sequence[str]
 Address = tuple[str, int]
 
@@ -164,6 +161,11 @@ class ProducerSettings(CommonSettings):
     `transactional_id` names the producer across its restarts: a new producer of that id ends an
     older producer's open transaction. It implies idempotence and acks=all. The coordinator aborts a
     transaction that is open for `transaction_timeout_ms`, and then fences its producer.
+    `key_serializer`, `value_serializer`: return the bytes of a key or a value; not called for None.
+    `partitioner(key, all_partitions, available_partitions)`: returns the partition of a record for
+    which `send` has none. `key` is bytes or None; available partitions have a leader (all, if no
+    partition has one). Default: murmur2 of the key, as Java's client; without a key, sticky.
+    `interceptors`: called in this order.
     """
 
     acks: Acks = "all"
@@ -179,6 +181,10 @@ class ProducerSettings(CommonSettings):
     retries: int = 2_147_483_647
     transactional_id: str | None = None
     transaction_timeout_ms: int = 60_000
+    key_serializer: Serializer | None = None
+    value_serializer: Serializer | None = None
+    partitioner: Partitioner | None = None
+    interceptors: Sequence[ProducerInterceptor] = ()
 
     def __post_init__(self) -> None:
         CommonSettings.__post_init__(self)
@@ -223,6 +229,10 @@ class ProducerOptions(CommonOptions, total=False):
     retries: int
     transactional_id: str | None
     transaction_timeout_ms: int
+    key_serializer: Serializer | None
+    value_serializer: Serializer | None
+    partitioner: Partitioner | None
+    interceptors: Sequence[ProducerInterceptor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,6 +244,8 @@ class ConsumerSettings(CommonSettings):
     older than a duration, "by_duration:PT1H" (ISO 8601, KIP-1106).
     `partition_assignment_strategy` lists the assignors of a classic group by preference: names, or
     assignors of your own (`quorumlog.client.Assignor`, or a function). `assignor` is a list of one.
+    `key_deserializer`, `value_deserializer`: called with bytes, never with None; if they raise,
+    `poll` raises DeserializationError. `interceptors`: called in this order.
     """
 
     group_id: str | None = None
@@ -258,6 +270,9 @@ class ConsumerSettings(CommonSettings):
     # DEVIATION: Kafka's default is true.
     # docs/decisions/0043-consumer-positions.md
     allow_auto_create_topics: bool = False
+    key_deserializer: Deserializer | None = None
+    value_deserializer: Deserializer | None = None
+    interceptors: Sequence[ConsumerInterceptor] = ()
 
     def __post_init__(self) -> None:
         CommonSettings.__post_init__(self)
@@ -292,6 +307,12 @@ class ConsumerSettings(CommonSettings):
         return tuple(self.partition_assignment_strategy)
 
 
+def check_batches(settings: ConsumerSettings) -> None:
+    """Raise ValueError if a setting for single records would have no effect on `poll_batches`."""
+    for name in ("key_deserializer", "value_deserializer", "interceptors"):
+        _check(not getattr(settings, name), f"poll_batches returns bytes, without {name}: use poll")
+
+
 class ConsumerOptions(CommonOptions, total=False):
     """The keyword arguments of Consumer."""
 
@@ -315,6 +336,9 @@ class ConsumerOptions(CommonOptions, total=False):
     auto_commit_interval_ms: int
     isolation_level: IsolationLevel
     allow_auto_create_topics: bool
+    key_deserializer: Deserializer | None
+    value_deserializer: Deserializer | None
+    interceptors: Sequence[ConsumerInterceptor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

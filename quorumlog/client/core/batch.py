@@ -124,17 +124,17 @@ def check_timestamp(timestamp_ms: int) -> None:
 
 
 def checked_record_size(
-    key: bytes | None, value: bytes | None, headers: tuple[tuple[str, bytes | None], ...]
+    key: object, value: object, headers: tuple[tuple[str, bytes | None], ...]
 ) -> int:
     """Return a record's maximum size in a batch, in bytes. Raises TypeError for a bad field."""
     size = RECORD_OVERHEAD_BYTES
     if value is not None:
         if not isinstance(value, bytes):
-            raise TypeError(f"a record's value is bytes or None, not {type(value).__name__}")
+            raise _not_bytes("value", value)
         size += len(value)
     if key is not None:
         if not isinstance(key, bytes):
-            raise TypeError(f"a record's key is bytes or None, not {type(key).__name__}")
+            raise _not_bytes("key", key)
         size += len(key)
     for header in headers:
         name, content = header if isinstance(header, tuple) and len(header) == 2 else (None, None)
@@ -142,3 +142,8 @@ def checked_record_size(
             raise TypeError("a record's headers are pairs of str and (bytes or None)")
         size += HEADER_OVERHEAD_BYTES + len(name.encode()) + len(content or b"")
     return size
+
+
+def _not_bytes(name: str, given: object) -> TypeError:
+    kind = type(given).__name__
+    return TypeError(f"a record's {name} is bytes or None, not {kind}: set {name}_serializer")

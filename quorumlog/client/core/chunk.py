@@ -8,7 +8,7 @@ its marker, before the marker ends it.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from quorumlog.client.records import ConsumerRecord
@@ -106,6 +106,11 @@ class Chunk:
         else:
             self.next_offset = max(self.next_offset, self._end_of_decoded)
         return records
+
+    def unread(self, records: Sequence[ConsumerRecord]) -> None:
+        """Undo `read` of its last records: the next call begins with them."""
+        self._given -= len(records)
+        self.next_offset = records[0].offset
 
     def read_table(self, max_records: int) -> "pa.Table":
         """Return up to `max_records` of the next batches as a table; without rows at the end.

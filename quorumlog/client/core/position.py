@@ -26,19 +26,28 @@ class PositionState(Enum):
 class Reset:
     """A search for an offset by time.
 
-    With a duration (`age_ms`, KIP-1106), the log end offset is requested first: where no record is
-    young enough, reading begins there, and misses no record that is written during the search.
+    With a time (`time_ms`), or a duration until now (`age_ms`, KIP-1106), the log end offset is
+    requested first: where no record is young enough, reading begins there, and misses no record
+    that is written during the search.
     """
 
     timestamp: int
     age_ms: int | None = None
+    time_ms: int | None = None
     end: tuple[int, int] | None = None  # the log end offset and its leader epoch
 
     def asked_timestamp(self, wall_ms: int) -> int:
         """Return the timestamp of the next ListOffsets."""
-        if self.age_ms is None or self.end is None:
+        if self.end is None:
             return self.timestamp
-        return max(0, wall_ms - self.age_ms)
+        if self.time_ms is not None:
+            return self.time_ms
+        return max(0, wall_ms - (self.age_ms or 0))
+
+    @property
+    def needs_end(self) -> bool:
+        """True if the log end offset must be requested first."""
+        return self.end is None and not (self.age_ms is None and self.time_ms is None)
 
 
 class Move(NamedTuple):

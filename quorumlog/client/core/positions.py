@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from quorumlog.backoff import Backoff
 from quorumlog.client.core.chunk import Aborted, Chunk
+from quorumlog.client.core.deserialization import reader_of
 from quorumlog.client.core.position import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -26,7 +27,7 @@ from quorumlog.client.core.position import (
     PositionState,
     Reset,
 )
-from quorumlog.client.errors import KafkaError, answered, denied
+from quorumlog.client.errors import DeserializationError, KafkaError, answered, denied
 from quorumlog.client.offset_resets import parse_offset_reset
 from quorumlog.client.records import ConsumerRecord, OffsetAndMetadata
 from quorumlog.client.settings import ConsumerSettings
@@ -56,6 +57,7 @@ class Positions:
 
     def __init__(self, settings: ConsumerSettings) -> None:
         self.settings: Final = settings
+        self._read_records: Final = reader_of(settings) or Chunk.read
         self.by_partition: dict[TopicPartition, Position] = {}
         self._errors: dict[TopicPartition | None, KafkaError] = {}  # for `poll`
         self._topic_errors: dict[str, KafkaError] = {}  # of the latest metadata, for `poll`
@@ -108,6 +110,13 @@ class Positions:
     def report(self, topic_partition: TopicPartition | None, error: KafkaError) -> None:
         """Let `poll` raise `error`; it replaces an older error of the same partition."""
         self._errors[topic_partition] = error
+
+    def take_undecoded(self) -> KafkaError | None:
+        """Return and remove the oldest DeserializationError, None if there is none."""
+        for name, error in self._errors.items():
+            if isinstance(error, DeserializationError):
+                return self._errors.pop(name)
+        return None
 
     def take_error(self) -> KafkaError | None:
         """Return and remove the oldest error, None if there is none."""
@@ -173,15 +182,26 @@ class Positions:
         position.consumed = OffsetAndMetadata(offset, epoch)
 
     def seek_by_time(self, topic_partition: TopicPartition, timestamp: int) -> None:
-        """Continue at the offset of EARLIEST_TIMESTAMP or LATEST_TIMESTAMP, once a broker has it.
+        """Continue at the offset of a time (ms), once a broker has returned it.
 
-        Raises KeyError if the partition is not assigned.
+        Also EARLIEST_TIMESTAMP and LATEST_TIMESTAMP. If all records are older: at the end. Raises
+        KeyError if the partition is not assigned.
         """
         position = self.of(topic_partition)
         self._errors.pop(topic_partition, None)
         position.drop_chunks()
         position.lost = None
-        self._reset(position, Reset(timestamp))
+        is_time = timestamp >= 0
+        self._reset(
+            position, Reset(LATEST_TIMESTAMP, time_ms=timestamp) if is_time else Reset(timestamp)
+        )
+
+    def look_up(self, topic_partition: TopicPartition) -> None:
+        """Continue at the group's committed offset, as a new consumer does."""
+        position = self.by_partition.get(topic_partition)
+        if position is not None:
+            position.drop_chunks()
+            position.state, position.retry_at_ms = PositionState.LOOKING, 0.0
 
     def _reset(self, position: Position, reset: Reset) -> None:
         position.state, position.reset = PositionState.RESETTING, reset
@@ -253,7 +273,7 @@ class Positions:
             self._errors.pop(position.topic_partition, None)  # the cause is over
             position.failures = 0
             reset = position.reset
-            if reset.age_ms is not None and reset.end is None:
+            if reset.needs_end:
                 self._reset(position, replace(reset, end=(offset, epoch)))
                 return
             if offset < 0 and reset.end is not None:
@@ -372,7 +392,7 @@ class Positions:
     def take(self, max_records: int) -> dict[TopicPartition, list[ConsumerRecord]]:
         """Return up to `max_records`, partition by partition in order of arrival."""
         taken: dict[TopicPartition, list[ConsumerRecord]] = {}
-        for topic_partition, records in self._pieces(max_records, Chunk.read):
+        for topic_partition, records in self._pieces(max_records, self._read_records):
             taken.setdefault(topic_partition, []).extend(records)
         return taken
 
@@ -392,7 +412,9 @@ class Positions:
         for position in list(self._ready.values()):
             while left and position.chunks and not position.paused:
                 records = self._read(position, left, read)
-                if records is not None and len(records):
+                if records is None:
+                    break
+                if len(records):
                     yield position.topic_partition, records
                     left -= len(records)
             if not position.chunks:
@@ -415,6 +437,9 @@ class Positions:
         chunk = position.chunks[0]
         try:
             records = read(chunk, max_records)
+        except DeserializationError as error:
+            self.report(position.topic_partition, error)  # the chunk still has the record
+            return None
         except CorruptBatch as error:
             position.drop_chunks()  # fetched again: the damage may have happened on the way
             self._report_corrupt(position, position.offset, error)

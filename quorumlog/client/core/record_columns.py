@@ -26,8 +26,8 @@ Column = Iterable[T_co] | ArrowColumn
 
 
 def records_of(
-    values: Column[bytes | None],
-    keys: Column[bytes | None] | None,
+    values: Column[Any],
+    keys: Column[Any] | None,
     headers: Column[HeaderPairs | None] | None,
     timestamps_ms: Column[int] | None,
     *,
@@ -35,8 +35,25 @@ def records_of(
 ) -> tuple[list[RecordFields], list[int]]:
     """Return the records and their `checked_record_size`.
 
+    Raises as `rows_of`, and TypeError if a key, a value or a header is illegal.
+    """
+    records = rows_of(values, keys, headers, timestamps_ms, now_ms=now_ms)
+    sizes = [checked_record_size(key, value, own) for _, key, value, own in records]
+    return records, sizes
+
+
+def rows_of(
+    values: Column[Any],
+    keys: Column[Any] | None,
+    headers: Column[HeaderPairs | None] | None,
+    timestamps_ms: Column[int] | None,
+    *,
+    now_ms: int,
+) -> list[tuple[int, Any, Any, Headers]]:
+    """Return timestamp_ms, key, value and headers of each record.
+
     A missing column: no keys, no headers, `now_ms`. Raises TypeError or ValueError if a column has
-    another length than `values`, or a field is illegal.
+    another length than `values`, or a timestamp is illegal.
     """
     content = _listed("values", values, None)
     count = len(content)
@@ -50,8 +67,7 @@ def records_of(
     own_headers: list[Headers] = [()] * count
     if headers is not None:
         own_headers = [*map(_pairs, _listed("headers", headers, count))]
-    sizes = [*map(checked_record_size, own_keys, content, own_headers)]
-    return [*zip(times, own_keys, content, own_headers, strict=True)], sizes
+    return [*zip(times, own_keys, content, own_headers, strict=True)]
 
 
 def _listed(name: str, column: Any, count: int | None) -> list[Any]:

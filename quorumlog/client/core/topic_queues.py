@@ -1,6 +1,6 @@
 """The partitions of one topic for a producer: their queues, and the choice among them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from quorumlog.client.core.accumulator import PartitionQueue
@@ -19,7 +19,7 @@ class TopicQueues:
 
     def __init__(self, batch_size: int) -> None:
         self.count = 0
-        self.candidates: list[int] = []
+        self.candidates: Sequence[int] = ()  # a tuple: a partitioner of the user gets it
         self.sticky: Final = StickyPartition(batch_size)
         self.queues: Final[dict[int, PartitionQueue]] = {}
 
@@ -27,7 +27,7 @@ class TopicQueues:
         """Apply the topic's new metadata."""
         self.count = len(view.partitions)
         led = [index for index, partition in view.partitions.items() if partition.leader_id >= 0]
-        self.candidates = led or list(view.partitions)
+        self.candidates = tuple(led or view.partitions)
         if self.sticky.current not in self.candidates:
             self.sticky.give_up()
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Final
 
 from quorumlog.client.core.positions import Positions
@@ -17,10 +18,18 @@ from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicPartition
 _logger: Final = logging.getLogger(__name__)
 
 Places = Mapping[TopicPartition, OffsetAndMetadata]
+CommitCallback = Callable[[dict[TopicPartition, OffsetAndMetadata], KafkaError | None], object]
+"""Gets the offsets of a commit, and its error; None if they are committed."""
+
+BEGUN_MAX: Final = 100  # commits with a callback that have not ended
+_FINISH_MS: Final = 5_000
 
 
 class Committer:
     """One consumer's commits.
+
+    Invariant: commits are made one after another, in the order of their calls, so that a retry
+    never restores an older offset.
 
     `member` returns (member id, generation), or ("", -1) for a consumer with assigned partitions.
     It raises KafkaError while a subscribed consumer is not a member: other members may have
@@ -44,6 +53,10 @@ class Committer:
         self._loop: Final = asyncio.get_running_loop()
         self._next_at: float = self._loop.time() + settings.auto_commit_interval_ms / 1000
         self._background: Final = Tasks(log_failure(_logger, "auto commit"))
+        self._begun: Final = Tasks(log_failure(_logger, "a commit"))  # with a callback
+        self._turn: Final = asyncio.Lock()
+        self.on_commit: Callable[[Places], None] | None = None
+        """Called with committed offsets."""
 
     async def commit(self, places: Places, timeout_ms: float) -> None:
         """Commit `places`. Raises KafkaError.
@@ -53,8 +66,63 @@ class Committer:
         await self._background.stop()
         await self._commit(places, timeout_ms)
 
+    async def begin(self, places: Places, timeout_ms: float, callback: CommitCallback) -> None:
+        """Commit `places` in the background, after the commits that have begun before.
+
+        Waits while `BEGUN_MAX` commits are in progress. `callback` is called once, at the latest
+        when the consumer is closed; its error is logged.
+        """
+        await self._background.stop()
+        while len(self._begun) >= BEGUN_MAX:
+            await self._begun.join_first()
+        self._begun.start(self._commit_and_report({**places}, timeout_ms, callback))
+
+    async def _commit_and_report(
+        self,
+        places: dict[TopicPartition, OffsetAndMetadata],
+        timeout_ms: float,
+        callback: CommitCallback,
+    ) -> None:
+        error: KafkaError | None = None
+        try:
+            await self._commit(places, timeout_ms)
+        except KafkaError as failure:
+            error = failure
+        except asyncio.CancelledError:
+            closed = "the consumer was closed before the commit had ended"
+            error = KafkaError(ErrorCode.NETWORK_EXCEPTION, closed, definite=False)
+        try:
+            callback(places, error)
+        except Exception:
+            _logger.exception("a commit callback failed")
+
+    async def finish(self) -> None:
+        """Wait a few seconds for the commits with a callback; then cancel those in progress."""
+        if len(self._begun):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_FINISH_MS / 1000):
+                    await self._begun.join()
+            await self._begun.stop()
+
     async def _commit(self, places: Places, timeout_ms: float) -> None:
         deadline = self._loop.time() + timeout_ms / 1000
+        await self._take_turn(deadline, timeout_ms)
+        try:
+            await self._commit_until(places, deadline)
+        finally:
+            self._turn.release()
+        if self.on_commit is not None and places:
+            self.on_commit(places)
+
+    async def _take_turn(self, deadline: float, timeout_ms: float) -> None:
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._turn.acquire()
+        except TimeoutError:
+            message = f"earlier commits have not ended within {timeout_ms:g} ms"
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message, definite=True) from None
+
+    async def _commit_until(self, places: Places, deadline: float) -> None:
         topic_ids = self._topic_ids(places)
         while places:
             left_ms = (deadline - self._loop.time()) * 1000
@@ -112,5 +180,6 @@ class Committer:
         self._background.start(self._commit_consumed(interval_ms))
 
     async def close(self) -> None:
-        """Cancel the background commit."""
+        """Cancel the background commits."""
         await self._background.stop()
+        await self._begun.stop()

@@ -52,6 +52,13 @@ class Outcome:
         """Return whether the record is acknowledged or failed."""
         return self._batch.state is BatchState.DONE
 
+    def call_when_done(self, callback: Callable[[], None]) -> None:
+        """Call back at the end of the record's batch; at once if it has ended. On the loop."""
+        if self.done():
+            callback()
+        else:
+            self._batch.on_done.append(callback)
+
     def metadata(self) -> RecordMetadata:
         """Return the record's metadata. Raises KafkaError, or InvalidStateError if not done."""
         error = self.exception()
@@ -153,6 +160,12 @@ class Deliveries(Sequence[Delivery]):
         self._batches.append(batch)
         self._indices.append(len(batch.records) - 1)
         self._timestamps_ms.append(timestamp_ms)
+
+    def follow(self, delivery: Delivery) -> None:
+        """Add the next record by its own Delivery."""
+        self._batches.append(delivery._batch)  # noqa: SLF001 - ours, as the next two
+        self._indices.append(delivery._index)  # noqa: SLF001 - ours
+        self._timestamps_ms.append(delivery._timestamp_ms)  # noqa: SLF001 - ours
 
     def fail(self, error: KafkaError, timestamps_ms: Sequence[int]) -> None:
         """Add the remaining records, which are not buffered."""

@@ -1,12 +1,22 @@
 """The consumer without an event loop."""
 
+import logging
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, Unpack
 
 from quorumlog.client.consumer import ITERATION_POLL_MS, Consumer, Records
-from quorumlog.client.records import ConsumerRecord, GroupMetadata, TopicPartition
+from quorumlog.client.io.committer import CommitCallback
+from quorumlog.client.records import (
+    ConsumerRecord,
+    GroupMetadata,
+    KeyT,
+    OffsetAndMetadata,
+    TopicPartition,
+    ValueT,
+)
 from quorumlog.client.settings import BootstrapServers, ConsumerOptions, with_servers
 from quorumlog.client.sync.blocking_client import Blocking, blocking, on_loop
 
@@ -15,11 +25,16 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
+_logger: Final = logging.getLogger(__name__)
+_EndedCommit = tuple[CommitCallback, dict[TopicPartition, OffsetAndMetadata], Any]
+"""The callback, the offsets, and the error or None."""
 
-class SyncConsumer(Blocking[Consumer]):
+
+class SyncConsumer(Blocking[Consumer[Any, Any]], Generic[KeyT, ValueT]):
     """Consumer without an event loop. Use it in one thread.
 
-    The methods of a RebalanceListener run on the event loop that all blocking clients share.
+    The methods of a RebalanceListener, deserializers and interceptors run on the event loop that
+    all blocking clients share; the callback of a commit in the thread of the consumer.
     """
 
     @with_servers
@@ -28,6 +43,7 @@ class SyncConsumer(Blocking[Consumer]):
     ) -> None:
         # Polled for a caller that was interrupted (Ctrl-C): the first offsets.
         self._unseen: Mapping[TopicPartition, int] = {}
+        self._ended: Final[deque[_EndedCommit]] = deque()
         super().__init__(Consumer(bootstrap_servers, **options))
 
     def close(self) -> None:
@@ -37,6 +53,7 @@ class SyncConsumer(Blocking[Consumer]):
             self._close(self._client.__aexit__(type(interrupted), interrupted, None))
         else:
             super().close()
+        self._call_back()
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
         return super()._run(self._after_rewind(work) if self._unseen else work)
@@ -58,9 +75,39 @@ class SyncConsumer(Blocking[Consumer]):
     seek = on_loop(Consumer.seek)
     seek_to_beginning = on_loop(Consumer.seek_to_beginning)
     seek_to_end = on_loop(Consumer.seek_to_end)
+    seek_to_time = on_loop(Consumer.seek_to_time)
     position = blocking(Consumer.position)
 
-    commit = blocking(Consumer.commit)
+    def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None,
+        timeout_ms: float | None = None,
+        callback: CommitCallback | None = None,
+    ) -> None:
+        """Commit as `Consumer.commit` does.
+
+        A callback runs in this thread, during a later `poll`, `commit` or `close`, and may call the
+        consumer. Its error is logged.
+        """
+        note = None
+        if callback is not None:
+            ended = self._ended
+
+            def note(places: dict[TopicPartition, OffsetAndMetadata], error: Any) -> None:
+                ended.append((callback, places, error))
+
+        self._run(self._client.commit(offsets, timeout_ms, note))
+        self._call_back()
+
+    def _call_back(self) -> None:
+        """Call the callbacks of the commits that have ended, in order."""
+        while self._ended:
+            callback, places, error = self._ended.popleft()
+            try:
+                callback(places, error)
+            except Exception:
+                _logger.exception("a commit callback failed")
+
     committed = blocking(Consumer.committed)
 
     beginning_offsets = blocking(Consumer.beginning_offsets)
@@ -86,12 +133,13 @@ class SyncConsumer(Blocking[Consumer]):
         """Return the group, the generation (-1: not a member now) and the member's id."""
         return self._client.group_metadata()
 
-    def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> Records:
+    def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> Records[KeyT, ValueT]:
         """Return records as soon as there are any; {} after `timeout_ms` without records.
 
         The records of a call that an exception ended (Ctrl-C) are not processed: the next call
         returns them, unless the consumer seeks first.
         """
+        self._call_back()
         poll = partial(self._client.poll, timeout_ms, max_records)
         return self._seen(poll, lambda records: records[0].offset)
 
@@ -102,6 +150,7 @@ class SyncConsumer(Blocking[Consumer]):
 
         The columns are listed at `Consumer.poll_batches`.
         """
+        self._call_back()
         poll = partial(self._client.poll_batches, timeout_ms, max_records)
         return self._seen(poll, lambda table: int(table["offset"][0].as_py()))
 
@@ -119,7 +168,7 @@ class SyncConsumer(Blocking[Consumer]):
         self._unseen = {}
         return polled
 
-    def __iter__(self) -> Iterator[ConsumerRecord]:
+    def __iter__(self) -> Iterator[ConsumerRecord[KeyT, ValueT]]:
         """Yield record after record, for ever. Each is processed when the next is requested.
 
         `poll` is many times faster: here, every record needs a call to the loop's thread.

@@ -2,18 +2,19 @@
 
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, TypeVar, Unpack, overload
+from typing import Any, Final, Generic, TypeVar, Unpack, overload
 
 from quorumlog import clock
 from quorumlog.client.core.batch import check_timestamp, checked_record_size
 from quorumlog.client.core.record_columns import Column
 from quorumlog.client.io.delivery import Deliveries, Outcome, wait_until_done
 from quorumlog.client.io.inbox import PENDING, Inbox
-from quorumlog.client.producer import ManyOptions, Producer, inbox_of
-from quorumlog.client.records import RecordMetadata
+from quorumlog.client.io.outgoing import Outgoing
+from quorumlog.client.producer import ManyOptions, Producer, buffer_of, inbox_of, outgoing_of
+from quorumlog.client.records import KeyT, ProducerRecord, RecordMetadata, ValueT
 from quorumlog.client.settings import BootstrapServers, ProducerOptions, with_servers
 from quorumlog.client.sync.blocking_client import Blocking, blocking, on_loop
-from quorumlog.client.sync.loop_thread import LoopThread
+from quorumlog.client.sync.loop_thread import CLOSED, LoopThread
 
 Result = TypeVar("Result")
 
@@ -75,19 +76,27 @@ class SyncDeliveries(Sequence[SyncDelivery]):
         self._deliveries.raise_error()
 
 
-class SyncProducer(Blocking[Producer]):
-    """Producer without an event loop: `with SyncProducer("host:port") as producer: ...`."""
+class SyncProducer(Blocking[Producer[Any, Any]], Generic[KeyT, ValueT]):
+    """Producer without an event loop: `with SyncProducer("host:port") as producer: ...`.
+
+    Serializers, the partitioner and `on_send` of interceptors run in the thread that calls `send`.
+    """
 
     _holds_records = True
     _inbox: Inbox | None = None  # until the producer is open
+    _bytes_inbox: Inbox | None = (
+        None  # of a producer without serializers, partitioner, interceptors
+    )
 
     @with_servers
     def __init__(
         self, bootstrap_servers: BootstrapServers, **options: Unpack[ProducerOptions]
     ) -> None:
-        producer = Producer(bootstrap_servers, **options)
+        producer: Producer[Any, Any] = Producer(bootstrap_servers, **options)
         super().__init__(producer)
+        self._outgoing: Final = outgoing_of(producer)
         self._inbox = inbox_of(producer)
+        self._bytes_inbox = self._inbox if self._outgoing is None else None
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
         if self._inbox is not None:
@@ -97,8 +106,8 @@ class SyncProducer(Blocking[Producer]):
     def send(
         self,
         topic: str,
-        value: bytes | None,
-        key: bytes | None = None,
+        value: ValueT | None,
+        key: KeyT | None = None,
         *,
         partition: int | None = None,
         headers: Sequence[tuple[str, bytes | None]] = (),
@@ -109,16 +118,20 @@ class SyncProducer(Blocking[Producer]):
         Blocks and raises as `Producer.send` does. Threads may share the producer: the records of
         each thread keep their order.
         """
-        inbox, own_headers = self._inbox, tuple(headers)
+        inbox = self._bytes_inbox
+        if inbox is None:
+            record = ProducerRecord(topic, value, key, partition, headers, timestamp_ms)
+            return self._send_prepared(self._outgoing, record)
+        own_headers = tuple(headers)
         size = checked_record_size(key, value, own_headers)
         if timestamp_ms is None:
             timestamp_ms = clock.wall_ns() // 1_000_000
         else:
             check_timestamp(timestamp_ms)
         delivery = SyncDelivery(timestamp_ms, self._loop, inbox)
-        if self._is_open and self._loop.may_be_called() and inbox is not None:
-            record = (timestamp_ms, key, value, own_headers)
-            if inbox.put(topic, partition, record, size, delivery):
+        if self._is_open and self._loop.may_be_called():
+            fields: Any = (timestamp_ms, key, value, own_headers)  # bytes: they are checked
+            if inbox.put(topic, partition, fields, size, delivery):
                 return delivery
         call = self._client.send(
             topic, value, key, partition=partition, headers=own_headers, timestamp_ms=timestamp_ms
@@ -126,11 +139,28 @@ class SyncProducer(Blocking[Producer]):
         delivery.follow(self._run(call))
         return delivery
 
+    def _send_prepared(
+        self, outgoing: Outgoing | None, record: ProducerRecord[Any, Any]
+    ) -> SyncDelivery:
+        """Prepare a record in this thread, then buffer it."""
+        if outgoing is None:
+            raise RuntimeError(CLOSED)  # a signal handler calls before the producer is open
+        prepared, inbox = outgoing.prepare(record), self._inbox
+        delivery = SyncDelivery(prepared.fields[0], self._loop, inbox)
+        is_plain = not outgoing.acknowledges and not callable(prepared.partition)
+        if is_plain and inbox is not None and self._is_open and self._loop.may_be_called():
+            topic, partition = prepared.record.topic, prepared.record.partition
+            if inbox.put(topic, partition, prepared.fields, prepared.size, delivery):
+                return delivery
+        call = outgoing.send_prepared(prepared, buffer_of(self._client))
+        delivery.follow(self._run(call))
+        return delivery
+
     def send_many(
         self,
         topic: str,
-        values: Column[bytes | None],
-        keys: Column[bytes | None] | None = None,
+        values: Column[ValueT | None],
+        keys: Column[KeyT | None] | None = None,
         **options: Unpack[ManyOptions],
     ) -> "SyncDeliveries":
         """Buffer many records as `Producer.send_many` does: the fastest way to send."""
@@ -161,11 +191,11 @@ class SyncProducer(Blocking[Producer]):
             raise
 
 
-async def _transactions(producer: Producer) -> int:
+async def _transactions(producer: Producer[Any, Any]) -> int:
     return producer._transactor().transactions.number  # noqa: SLF001 - ours
 
 
-async def _abort_after(producer: Producer, error: BaseException, earlier: int) -> None:
+async def _abort_after(producer: Producer[Any, Any], error: BaseException, earlier: int) -> None:
     """Abort an open transaction after `error`, if its number is above `earlier`."""
     transactor = producer._transactor()  # noqa: SLF001 - ours
     if transactor.transactions.number > earlier:
