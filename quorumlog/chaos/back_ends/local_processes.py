@@ -34,9 +34,9 @@ from quorumlog.chaos.shim import shim as shims
 from quorumlog.chaos.shim.orders import Orders
 from quorumlog.chaos.shim.shim import Shim
 from quorumlog.cluster import ClusterError, LocalCluster, NodeFailed, layout
-from quorumlog.cluster.layout import CONTROLLER
 from quorumlog.cluster.lost_records import lose_records
 from quorumlog.cluster.security import has_files
+from quorumlog.cluster.shape import CONTROLLER
 
 
 class LocalVoters(VoterChanger):

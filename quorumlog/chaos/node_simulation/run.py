@@ -49,7 +49,7 @@ from quorumlog.chaos.simulation.oracles.exchanges import Conversation
 from quorumlog.chaos.workloads.registry import find_workload
 from quorumlog.chaos.workloads.workload import Clients, Setup
 from quorumlog.client.security import SecuritySettings
-from quorumlog.cluster.layout import FAST_DEFAULTS
+from quorumlog.cluster.defaults import FAST_DEFAULTS
 from quorumlog.wire.codec.identifiers import TopicPartition
 
 CLUSTER_ID: Final = "simulated-cluster-0000"

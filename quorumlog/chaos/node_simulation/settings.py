@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from quorumlog.chaos.schedule import Option, Schedule
-from quorumlog.cluster.layout import BROKER, CONTROLLER, ClusterShape
+from quorumlog.cluster.shape import BROKER, CONTROLLER, ClusterShape
 
 NODES_MAX: Final = 9
 PARTITIONS: Final = 2
