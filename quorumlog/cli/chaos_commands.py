@@ -29,7 +29,7 @@ from quorumlog.chaos.schedule import Option, Schedule, ScheduleError
 from quorumlog.chaos.workloads.registry import find_workload
 from quorumlog.cli import chaos_options as options
 from quorumlog.cli.chaos_list import list_command
-from quorumlog.cli.options import Brokers, Controllers, Json, parse_duration_ms
+from quorumlog.cli.options import Brokers, Controllers, Json, Racks, parse_duration_ms
 from quorumlog.cli.output import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -54,6 +54,7 @@ from quorumlog.cli.verify import (
     print_verdict,
 )
 from quorumlog.cluster import ClusterError, ClusterShape, InvalidArgument
+from quorumlog.cluster.shape import read_racks
 
 if TYPE_CHECKING:
     from quorumlog.chaos.checkers import Verdict
@@ -139,6 +140,7 @@ def run_command(
     nodes: options.Nodes = 3,
     controllers: Controllers = None,
     brokers: Brokers = None,
+    racks: Racks = None,
     network: options.Network = "proxy",
     record_responses: options.RecordResponses = False,
     driver: options.DriverName = "client",
@@ -175,7 +177,7 @@ def run_command(
             duration_s=_duration_s(duration, given),
             acks_in_faults=acks_in_faults,
             seed=seed,
-            shape=ClusterShape(nodes, controllers, brokers),
+            shape=ClusterShape(nodes, controllers, brokers, read_racks(racks)),
             network=network,
             record_responses=record_responses,
             driver=driver,

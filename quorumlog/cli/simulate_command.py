@@ -41,6 +41,7 @@ def simulate(
     nodes: options.NodeCount = 3,
     controllers: options.Controllers = None,
     brokers: options.Brokers = None,
+    racks: options.Racks = None,
     faults: options.Faults = None,
     mutant: options.Mutant = None,
     schedule: options.ScheduleFile = None,
@@ -64,7 +65,7 @@ def simulate(
 
         asked = whole.Asked(
             duration=duration or options.DURATION_OF_NODES,
-            shape=options.shape(nodes, controllers, brokers),
+            shape=options.shape(nodes, controllers, brokers, racks),
             faults=faults,
             mutant=mutant,
             workload=workload,
@@ -76,8 +77,8 @@ def simulate(
         wanted = _seeds(seeds or options.SEEDS_OF_NODES, seed)
         whole.simulate_nodes(wanted, asked, schedule, shrink_to=shrink_to, json_output=json_output)
         return
-    given = (controllers, brokers, workload, workload_option, partitions, any_power_loss, config)
-    for name in compress(options.OF_NODES, given):
+    roles, load = (controllers, brokers, racks), (workload, workload_option, partitions)
+    for name in compress(options.OF_NODES, (*roles, *load, any_power_loss, config)):
         fail(f"{name} applies to whole nodes only: run quorumlog simulate nodes", EXIT_USAGE)
     flags = _Flags(duration or options.DURATION, faults)
     started_s, started_cpu_s = time.monotonic(), _cpu_s()

@@ -71,6 +71,18 @@ class NodesSettings:
         return dict(enumerate(self.shape.roles, start=1))
 
     @property
+    def racks(self) -> Mapping[int, str]:
+        """The rack of each node; without racks in the shape, empty.
+
+        Consumers that read from the nearest replica need racks: then each node has its own.
+        """
+        if self.shape.racks:
+            racks = zip(self.roles, self.shape.node_racks, strict=True)
+            return {node_id: rack for node_id, rack in racks if rack is not None}
+        reads_near = "replica.selector.class" in self.config
+        return {node_id: f"rack-{node_id}" for node_id in self.roles} if reads_near else {}
+
+    @property
     def broker_ids(self) -> list[int]:
         """The nodes that hold data partitions and serve clients."""
         return [node_id for node_id, roles in self.roles.items() if BROKER in roles]
