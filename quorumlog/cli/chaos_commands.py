@@ -181,8 +181,7 @@ def run_command(
             network=network,
             record_responses=record_responses,
             driver=driver,
-            **_reach(bootstrap, command_config),
-            control=control,
+            **_reach(bootstrap, command_config, control),
             schedule=given,
             config=parse_settings(config or []),
             node_module=_node_module(mutant, node_module),
@@ -193,10 +192,10 @@ def run_command(
     _show(*found, as_json=json)
 
 
-def _reach(bootstrap: str | None, file: Path | None) -> dict[str, Any]:
-    """Return the addresses and the protection of a cluster. Raises ValueError, OSError."""
+def _reach(bootstrap: str | None, file: Path | None, control: str | None) -> dict[str, Any]:
+    """Return the settings `bootstrap`, `security`, `control`. Raises ValueError, OSError."""
     if file is None:
-        return {"bootstrap": bootstrap}
+        return {"bootstrap": bootstrap, "control": control}
     from quorumlog.cli.client_properties import client_options
     from quorumlog.client.security import SecuritySettings
     from quorumlog.doctor.client_settings import read_properties
@@ -205,7 +204,8 @@ def _reach(bootstrap: str | None, file: Path | None) -> dict[str, Any]:
     found.pop("client_id", None)
     bootstrap = bootstrap or found.get("bootstrap_servers")
     found.pop("bootstrap_servers", None)
-    return {"bootstrap": bootstrap, "security": SecuritySettings(**found)}
+    security = SecuritySettings(**found)
+    return {"bootstrap": bootstrap, "security": security, "control": control}
 
 
 def _run_and_judge(

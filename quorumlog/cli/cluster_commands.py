@@ -153,6 +153,26 @@ def _places(
     }
 
 
+class _Shape(TypedDict):
+    """The options of `up` on the nodes and their racks."""
+
+    nodes: int
+    controllers: int | None
+    brokers: int | None
+    racks: Sequence[str]
+
+
+def _shape(
+    nodes: int | None, controllers: int | None, brokers: int | None, racks: str | None
+) -> _Shape:
+    return {
+        "nodes": _NODES if nodes is None else nodes,
+        "controllers": controllers,
+        "brokers": brokers,
+        "racks": read_racks(racks),
+    }
+
+
 def up(
     directory: Dir = DEFAULT_DIR,
     nodes: Nodes = None,
@@ -194,10 +214,7 @@ def up(
     with cluster_errors(), unpacked(source, directory, **places):
         cluster = LocalCluster(
             directory,
-            nodes=_NODES if nodes is None else nodes,
-            controllers=controllers,
-            brokers=brokers,
-            racks=read_racks(racks),
+            **_shape(nodes, controllers, brokers, racks),
             first_id=FIRST_ID if first_id is None else first_id,
             **places,
             config=parse_settings(config or []),

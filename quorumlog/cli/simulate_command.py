@@ -55,9 +55,8 @@ def simulate(
 ) -> None:
     """Run the real cores and logs, or whole nodes, through crashes and losses.
 
-    Everything follows from the seed: a failing seed fails again, everywhere. Exit status 0 if no
-    invariant broke, 1 if one did. A CPU core runs a seed of 60 s of a core world in about a
-    second (logs: 2 s to half a minute for one), and a seed of 12 s of whole nodes in about two.
+    A failing seed fails again, everywhere. Exit status 1 if an invariant broke. A CPU core runs
+    60 s of a core world in a second (logs: 2 to 30 s), and 12 s of whole nodes in two.
     """
     subject = _subject(subject, world, schedule)
     if subject == options.NODES:

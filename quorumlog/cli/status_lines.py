@@ -12,7 +12,7 @@ def partition_line(index: int, partition: Mapping[str, Any], leader_lack: str | 
     """Return a partition's leader; without a leader, the brokers that may become leader.
 
     `leader_lack`: why the leader cannot serve: "dead", "paused"; None: it can.
-    `racks`: of the replicas, if they are known. `elr` and `last_known_elr`: None if an older
+    `racks`: of the replicas, if given. `elr` and `last_known_elr`: None if an older
     release does not send them.
     """
     lack = "" if leader_lack is None else f" ({leader_lack})"

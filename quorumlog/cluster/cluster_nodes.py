@@ -66,21 +66,15 @@ class ClusterNodes:
         """Plan a new cluster, or open the cluster in `directory` (with its recorded nodes).
 
         `nodes`, `controllers`, `brokers`, `racks`: see `ClusterShape`; ids count up from
-        `first_id`. The Kafka listeners are bound to `host`, and clients receive `advertised`: HOST,
-        or HOST:PORT, whose port counts up. `listeners`: more,
-        NAME://BIND[:PORT],advertised=HOST[:PORT]. An existing cluster keeps its racks, listeners
-        and `protection` (`SecurityOptions`), and adds users. `config` has Kafka's names and texts;
-        an empty text removes a recorded setting. `defaults`: a name of `cluster.defaults`.
-        `node_module` is the node's program. `detached` nodes outlive this process. `control` starts
-        a control server (docs/control-api.md): True, its port, or its host:port; `breakable`: it
-        can break disks and clocks, too. `as_version`, such as "3.9": the last release whose APIs
-        clients get. `seed`: objects to create (`cluster.seed_file`).
+        `first_id`; `host`, `advertised`, `listeners`: see `node_listeners`. An existing cluster
+        keeps racks, listeners and `protection`, and adds users. `config`: Kafka's names and texts;
+        "" removes a setting. `defaults`: a name of `cluster.defaults`. `node_module`: its program.
+        `detached` nodes outlive this process. `control`: a control server (docs/control-api.md) at
+        this port, or host:port; `breakable`: it can break disks and clocks. `seed`: see `seed_file`.
         """
         config = {**(config or {}), **settings_check.release(as_version)}
         self._seed: Final = seeds.read(seed)
-        self.directory: Final = (
-            Path(directory).absolute() if directory else registry.temporary_path()
-        )
+        self.directory: Final = Path(directory or registry.temporary_path()).absolute()
         self._owner_pid: Final = os.getpid()
         program = Program(module=node_module, detached=detached, temporary=not directory)
         self._program: Final = program

@@ -47,6 +47,18 @@ DEFAULTS: Final[Mapping[str, Mapping[str, str]]] = {
 """By the name of `--defaults`."""
 
 
+def settings_for(brokers: int) -> dict[str, str]:
+    """Return the settings of a new cluster that depend on its number of brokers."""
+    replicas = str(min(_REPLICAS, brokers))
+    return {
+        "controller.quorum.auto.join.enable": "true",  # also with an empty disk
+        "default.replication.factor": replicas,
+        "offsets.topic.replication.factor": replicas,
+        "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": str(min(2, brokers)),
+    }
+
+
 def defaults_called(name: str, brokers: int) -> Mapping[str, str]:
     """Return the settings that `--defaults` names, for a number of brokers.
 

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from quorumlog.addresses import DEFAULT_LISTENER, address_text, host_and_port
 from quorumlog.cluster import node_listeners, secured_properties, security
+from quorumlog.cluster.defaults import settings_for
 from quorumlog.cluster.errors import ClusterError, InvalidArgument
 from quorumlog.cluster.files import make_secret, replace_file, secret_file
 from quorumlog.cluster.node_listeners import NodeListener
@@ -183,18 +184,10 @@ def plan(
         )
         for index, node_roles in enumerate(roles)
     )
-    brokers = sum(node.is_broker for node in nodes)
-    replicas = str(min(3, brokers))
-    counts = {
-        "controller.quorum.auto.join.enable": "true",  # also with an empty disk
-        "default.replication.factor": replicas,
-        "offsets.topic.replication.factor": replicas,
-        "transaction.state.log.replication.factor": replicas,
-        "transaction.state.log.min.isr": str(min(2, brokers)),
-    }
     cluster_id = urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
+    fitting = settings_for(sum(node.is_broker for node in nodes))
     return ClusterSpec(
-        cluster_id=cluster_id, nodes=nodes, config={**counts, **config}, security=protection
+        cluster_id=cluster_id, nodes=nodes, config={**fitting, **config}, security=protection
     )
 
 

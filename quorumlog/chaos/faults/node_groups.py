@@ -5,9 +5,8 @@ and a supply of power (KIP-36).
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from random import Random
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol
 
 from quorumlog.chaos.faults.fault import GROUPS, RACK
 
@@ -16,6 +15,16 @@ Racks = Mapping[str, tuple[int, ...]]
 NO_RACKS: Final[Racks] = MappingProxyType({})
 
 _NAMED: Final = f"{RACK}:"
+
+
+class Draws(Protocol):
+    """A generator of random numbers: `random.Random` is one."""
+
+    def choice(self, seq: Sequence[str], /) -> str:
+        """Return one of them."""
+
+    def sample(self, population: Sequence[int], /, k: int) -> list[int]:
+        """Return `k` of them, each at most once."""
 
 
 def is_rack(target: object) -> bool:
@@ -63,7 +72,7 @@ def hit_group(
     able: Sequence[int],
     *,
     avoid: Collection[int],
-    rng: Random,
+    rng: Draws,
 ) -> tuple[tuple[int, ...], str]:
     """Return the nodes of `able` to hit, and their role, of a target that `is_group`.
 
@@ -80,7 +89,7 @@ def hit_group(
     return tuple(sorted(rng.sample(chosen, min(size, len(chosen))))), target
 
 
-def _drawn(racks: Racks, able: Collection[int], avoid: Collection[int], rng: Random) -> str:
+def _drawn(racks: Racks, able: Collection[int], avoid: Collection[int], rng: Draws) -> str:
     """Return the name of a random rack with a node in `able`; "": there is none."""
     found = [name for name in sorted(racks) if {*racks[name]} & {*able}]
     free = [name for name in found if not {*racks[name]} & {*avoid}]

@@ -365,10 +365,8 @@ async def test_a_fault_hits_the_nodes_that_hold_its_role(fault: str) -> None:
             assert named == "clients"
             continue
         victims = [int(node) for node in named.split(",")]
-        if role == "rack":
-            assert victims in [[1, 3], [2]]
-            continue
-        assert len({*victims}) == COUNTS[role], role
+        if role != "rack":
+            assert len({*victims}) == COUNTS[role], role
         assert victims == HOLDERS.get(role, victims)
 
 
@@ -378,26 +376,6 @@ async def test_what_is_chosen_at_random_is_chosen_by_the_seed() -> None:
         chosen = [await hit("pause", role, seed) for seed in range(20)]
         assert len({*chosen}) == 3, role
         assert await hit("pause", role, seed=7) == chosen[7]
-
-
-@pytest.mark.jumping_time
-async def test_a_rack_is_hit_as_a_whole() -> None:
-    assert {await hit("pause", "rack", seed) for seed in range(20)} == {"1,3", "2"}
-    assert await hit("isolate_role", "rack:a", seed=1) == "1,3"
-    nodes = NodesInMemory()
-    rows = await carry_out(nodes, action(0, "kill", (2,), 3), action(1, "kill", "rack:b", 1))
-    assert rows[1] == ("skipped", "", "#2 kill: rack:b: no target node runs")
-    rows = await carry_out(nodes, action(0, "kill", (1,), 3), action(1, "kill", "rack", 1), seed=1)
-    assert rows[1][2] in {"#2 kill: rack:a", "#2 kill: rack:b"}
-
-
-def test_a_rack_that_the_cluster_lacks_is_refused_before_the_run() -> None:
-    with pytest.raises(ValueError, match="target rack:c: the racks are a, b"):
-        nemesis_of(NodesInMemory(), action(0, "kill", "rack:c"))
-    with pytest.raises(ValueError, match="the cluster has no racks; --racks a,b,c"):
-        nemesis_of(nodes_of(FakeCluster()), action(0, "kill", "rack"))
-    with pytest.raises(ValueError, match="the target of wipe is partition-leader"):
-        action(0, "wipe", "rack:a")
 
 
 @pytest.mark.jumping_time
