@@ -12,6 +12,7 @@ from dataclasses import MISSING, fields
 from typing import Final, cast
 
 from quorumlog.chaos.faults.fault import ROLES, StepFault
+from quorumlog.chaos.faults.node_groups import is_rack
 from quorumlog.chaos.faults.registry import fault_and_role
 from quorumlog.chaos.pace import at_once, means_to
 from quorumlog.chaos.schedule import Action, Option, Schedule, Target
@@ -107,7 +108,8 @@ def _fault(action: Action) -> StepFault:
 
 def _weight(fault: StepFault | type[StepFault], target: Target, limit: int) -> int:
     """Return how many nodes a fault takes; `limit`: as many as may be away, or more."""
-    return limit if target == "minority" or means_to(fault, target) else 1
+    takes_several = target == "minority" or is_rack(target)
+    return limit if takes_several or means_to(fault, target) else 1
 
 
 def _free_us(away: Sequence[tuple[int, int]], most: int) -> int:

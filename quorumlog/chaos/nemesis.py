@@ -24,7 +24,6 @@ from quorumlog.chaos.back_ends.back_end import (
 from quorumlog.chaos.faults.fault import (
     ALL,
     CLIENT,
-    GROUPS,
     MAY_BE_DONE,
     MILLION,
     UNDOING,
@@ -39,6 +38,7 @@ from quorumlog.chaos.faults.fault import (
     StepFault,
 )
 from quorumlog.chaos.faults.links import Answer, LinkRule
+from quorumlog.chaos.faults.node_groups import hit_group, is_group
 from quorumlog.chaos.faults.registry import FaultUnsupported, faults_made_of
 from quorumlog.chaos.faults.rows import details_of
 from quorumlog.chaos.held_nodes import HeldNodes, Hold
@@ -462,12 +462,9 @@ class Nemesis:
             return (), target
         if target == ALL:
             return tuple(running), target
-        if target in GROUPS:
-            count = len(self._back_end.node_ids)
-            size = count // 2 + 1 if target == "majority" else max(1, (count - 1) // 2)
-            free = [node_id for node_id in running if node_id not in avoid]
-            chosen = free if len(free) >= size else running
-            return tuple(sorted(rng.sample(chosen, min(size, len(chosen))))), target
+        if is_group(target):
+            count, racks = len(self._back_end.node_ids), self._back_end.racks
+            return hit_group(target, count, racks, running, avoid=avoid, rng=rng)
         if target != "any":
             known = await self._back_end.holders(target, self._topic)
             if holders := [node_id for node_id in known if node_id in running]:

@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, TypeVar, cast
 
-from quorumlog.chaos.faults.fault import ALL, CLIENT, NODE_ROLES, Fault
+from quorumlog.chaos.faults.fault import ALL, CLIENT, NODE_ROLES, RACK, Fault
+from quorumlog.chaos.faults.node_groups import is_target
 from quorumlog.chaos.faults.registry import check_supported, check_type, fault_kind, fault_of
 
 FORMAT: Final = 2
@@ -53,7 +54,7 @@ class Action:
     def __post_init__(self) -> None:
         if self.t_us < 0 or self.duration_us < 0:
             raise ValueError(f"t_us {self.t_us}, duration_us {self.duration_us}: below 0")
-        if isinstance(self.target, str) and self.target not in self.fault.targets:
+        if isinstance(self.target, str) and not is_target(self.target, self.fault.targets):
             roles = ", ".join(self.fault.targets)
             raise ValueError(f"the target of {self.fault.name} is {roles}, not {self.target!r}")
         if isinstance(self.target, tuple) and self.fault.targets == (ALL,):
@@ -201,7 +202,7 @@ def _target_of(target: object) -> Target:
         return target
     if isinstance(target, list) and all(type(node_id) is int for node_id in target):
         return tuple(target)
-    known = ", ".join((*NODE_ROLES, CLIENT, ALL))
+    known = ", ".join((*NODE_ROLES, f"{RACK}:NAME", CLIENT, ALL))
     raise ScheduleError(f"target {target!r}: one of {known}, or a list of node ids, is expected")
 
 

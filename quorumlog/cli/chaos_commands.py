@@ -29,7 +29,7 @@ from quorumlog.chaos.schedule import Option, Schedule, ScheduleError
 from quorumlog.chaos.workloads.registry import find_workload
 from quorumlog.cli import chaos_options as options
 from quorumlog.cli.chaos_list import list_command
-from quorumlog.cli.options import Brokers, Controllers, Json, parse_duration_ms
+from quorumlog.cli.options import Brokers, Controllers, Json, Racks, parse_duration_ms
 from quorumlog.cli.output import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -54,6 +54,7 @@ from quorumlog.cli.verify import (
     print_verdict,
 )
 from quorumlog.cluster import ClusterError, ClusterShape, InvalidArgument
+from quorumlog.cluster.shape import read_racks
 
 if TYPE_CHECKING:
     from quorumlog.chaos.checkers import Verdict
@@ -139,6 +140,7 @@ def run_command(
     nodes: options.Nodes = 3,
     controllers: Controllers = None,
     brokers: Brokers = None,
+    racks: Racks = None,
     network: options.Network = "proxy",
     record_responses: options.RecordResponses = False,
     driver: options.DriverName = "client",
@@ -175,12 +177,11 @@ def run_command(
             duration_s=_duration_s(duration, given),
             acks_in_faults=acks_in_faults,
             seed=seed,
-            shape=ClusterShape(nodes, controllers, brokers),
+            shape=ClusterShape(nodes, controllers, brokers, read_racks(racks)),
             network=network,
             record_responses=record_responses,
             driver=driver,
-            **_reach(bootstrap, command_config),
-            control=control,
+            **_reach(bootstrap, command_config, control),
             schedule=given,
             config=parse_settings(config or []),
             node_module=_node_module(mutant, node_module),
@@ -191,10 +192,10 @@ def run_command(
     _show(*found, as_json=json)
 
 
-def _reach(bootstrap: str | None, file: Path | None) -> dict[str, Any]:
-    """Return the addresses and the protection of a cluster. Raises ValueError, OSError."""
+def _reach(bootstrap: str | None, file: Path | None, control: str | None) -> dict[str, Any]:
+    """Return the settings `bootstrap`, `security`, `control`. Raises ValueError, OSError."""
     if file is None:
-        return {"bootstrap": bootstrap}
+        return {"bootstrap": bootstrap, "control": control}
     from quorumlog.cli.client_properties import client_options
     from quorumlog.client.security import SecuritySettings
     from quorumlog.doctor.client_settings import read_properties
@@ -203,7 +204,8 @@ def _reach(bootstrap: str | None, file: Path | None) -> dict[str, Any]:
     found.pop("client_id", None)
     bootstrap = bootstrap or found.get("bootstrap_servers")
     found.pop("bootstrap_servers", None)
-    return {"bootstrap": bootstrap, "security": SecuritySettings(**found)}
+    security = SecuritySettings(**found)
+    return {"bootstrap": bootstrap, "security": security, "control": control}
 
 
 def _run_and_judge(

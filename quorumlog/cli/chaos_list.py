@@ -10,7 +10,7 @@ from quorumlog.chaos.back_ends.registry import BACK_ENDS
 from quorumlog.chaos.checkers.texts import TEXTS
 from quorumlog.chaos.drivers.driver import CAPABILITIES, AnyDriver
 from quorumlog.chaos.drivers.registry import ADDED_DRIVERS, DRIVERS, DriverUnavailable, load_driver
-from quorumlog.chaos.faults.fault import CLIENT, NODE_ROLES, StepFault
+from quorumlog.chaos.faults.fault import CLIENT, NODE_ROLES, RACK, StepFault
 from quorumlog.chaos.faults.registry import ADDED_FAULTS, STEP_FAULTS
 from quorumlog.chaos.mutants import every_mutant
 from quorumlog.chaos.network import namespaces
@@ -33,7 +33,7 @@ def listing() -> dict[str, Any]:
         | dict(_added(ADDED_WORKLOADS, _workload)),
         "faults": [_fault(kind) for kind in STEP_FAULTS.values()]
         + [part for _, part in _added(ADDED_FAULTS, _fault)],
-        "roles": [*NODE_ROLES, CLIENT, "all"],
+        "roles": [*NODE_ROLES, f"{RACK}:NAME", CLIENT, "all"],
         "models": dict(TEXTS) | _added_models(),
         "why_no_checks": why_no_checks(),  # "" if histories can be recorded and checked here
         "drivers": {name: _driver(name, text) for name, text in DRIVERS.items()}

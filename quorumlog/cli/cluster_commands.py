@@ -22,6 +22,7 @@ from quorumlog.cli.options import (
     Internal,
     Json,
     NodeSettings,
+    Racks,
 )
 from quorumlog.cli.output import (
     EXIT_FAILED,
@@ -37,9 +38,10 @@ from quorumlog.cli.output import (
     say,
 )
 from quorumlog.cli.save_command import From, unpacked
-from quorumlog.cli.status_lines import status_lines
+from quorumlog.cli.status_lines import rack_column, status_lines
 from quorumlog.cluster import LocalCluster, running_clusters
 from quorumlog.cluster.layout import CLUSTER_FILE, CONTROL_PORT_STEP, FIRST_ID
+from quorumlog.cluster.shape import read_racks
 from quorumlog.settings.releases import NEWEST
 
 _NODES: Final = 3
@@ -96,9 +98,10 @@ Detach = Annotated[
     bool, typer.Option("--detach", help="Return once the cluster is ready; `down` stops it.")
 ]
 Defaults = Annotated[
-    Literal["fast", "kafka"],
+    Literal["fast", "kafka", "safe"],
     typer.Option(
-        help="Timeouts of a new cluster. fast: short, for quick failover; kafka: Kafka's defaults."
+        help="Settings of a new cluster. fast: short timeouts, for quick failover; kafka: Kafka's "
+        "defaults; safe: fast, with three replicas and min.insync.replicas=2."
     ),
 ]
 Control = Annotated[
@@ -150,11 +153,32 @@ def _places(
     }
 
 
+class _Shape(TypedDict):
+    """The options of `up` on the nodes and their racks."""
+
+    nodes: int
+    controllers: int | None
+    brokers: int | None
+    racks: Sequence[str]
+
+
+def _shape(
+    nodes: int | None, controllers: int | None, brokers: int | None, racks: str | None
+) -> _Shape:
+    return {
+        "nodes": _NODES if nodes is None else nodes,
+        "controllers": controllers,
+        "brokers": brokers,
+        "racks": read_racks(racks),
+    }
+
+
 def up(
     directory: Dir = DEFAULT_DIR,
     nodes: Nodes = None,
     controllers: Controllers = None,
     brokers: Brokers = None,
+    racks: Racks = None,
     first_id: FirstId = None,
     port: Port = None,
     host: listener_options.Host = None,
@@ -190,9 +214,7 @@ def up(
     with cluster_errors(), unpacked(source, directory, **places):
         cluster = LocalCluster(
             directory,
-            nodes=_NODES if nodes is None else nodes,
-            controllers=controllers,
-            brokers=brokers,
+            **_shape(nodes, controllers, brokers, racks),
             first_id=FIRST_ID if first_id is None else first_id,
             **places,
             config=parse_settings(config or []),
@@ -314,7 +336,7 @@ def _print_ready(described: dict[str, Any], ready_s: float) -> None:
     data(f"{count} ready in {ready_s:.2f} s   bootstrap {described['bootstrap']}")
     for node in nodes:
         data(
-            f"  node {node['id']}  {'+'.join(node['roles']):17}"
+            f"  node {node['id']}{rack_column(node, nodes)}  {'+'.join(node['roles']):17}"
             f"  kafka {node['kafka'] or '-':{width}}"
             f"  control {node['control']}  pid {node['pid']}"
         )

@@ -94,6 +94,14 @@ Brokers = Annotated[
         metavar="B", min=1, help="Number of nodes with only the role broker; needs --controllers."
     ),
 ]
+Racks = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A,B,C",
+        help="Racks of a new cluster: the brokers are spread over them in order, and replicas over "
+        "racks. Faults hit a whole rack (kill:rack).",
+    ),
+]
 NodeSettings = Annotated[
     list[str] | None,
     typer.Option(

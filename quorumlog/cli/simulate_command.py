@@ -41,6 +41,7 @@ def simulate(
     nodes: options.NodeCount = 3,
     controllers: options.Controllers = None,
     brokers: options.Brokers = None,
+    racks: options.Racks = None,
     faults: options.Faults = None,
     mutant: options.Mutant = None,
     schedule: options.ScheduleFile = None,
@@ -54,9 +55,8 @@ def simulate(
 ) -> None:
     """Run the real cores and logs, or whole nodes, through crashes and losses.
 
-    Everything follows from the seed: a failing seed fails again, everywhere. Exit status 0 if no
-    invariant broke, 1 if one did. A CPU core runs a seed of 60 s of a core world in about a
-    second (logs: 2 s to half a minute for one), and a seed of 12 s of whole nodes in about two.
+    A failing seed fails again, everywhere. Exit status 1 if an invariant broke. A CPU core runs
+    60 s of a core world in a second (logs: 2 to 30 s), and 12 s of whole nodes in two.
     """
     subject = _subject(subject, world, schedule)
     if subject == options.NODES:
@@ -64,7 +64,7 @@ def simulate(
 
         asked = whole.Asked(
             duration=duration or options.DURATION_OF_NODES,
-            shape=options.shape(nodes, controllers, brokers),
+            shape=options.shape(nodes, controllers, brokers, racks),
             faults=faults,
             mutant=mutant,
             workload=workload,
@@ -76,8 +76,8 @@ def simulate(
         wanted = _seeds(seeds or options.SEEDS_OF_NODES, seed)
         whole.simulate_nodes(wanted, asked, schedule, shrink_to=shrink_to, json_output=json_output)
         return
-    given = (controllers, brokers, workload, workload_option, partitions, any_power_loss, config)
-    for name in compress(options.OF_NODES, given):
+    roles, load = (controllers, brokers, racks), (workload, workload_option, partitions)
+    for name in compress(options.OF_NODES, (*roles, *load, any_power_loss, config)):
         fail(f"{name} applies to whole nodes only: run quorumlog simulate nodes", EXIT_USAGE)
     flags = _Flags(duration or options.DURATION, faults)
     started_s, started_cpu_s = time.monotonic(), _cpu_s()

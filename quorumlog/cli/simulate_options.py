@@ -11,6 +11,7 @@ from quorumlog.chaos.workloads.registry import WORKLOADS
 from quorumlog.cli.options import PlainCommand
 from quorumlog.cli.output import EXIT_USAGE, one_line_errors
 from quorumlog.cluster import ClusterShape, InvalidArgument
+from quorumlog.cluster.shape import read_racks
 
 NODES: Final = "nodes"
 SUBJECTS: Final = {kind.name: kind.text for kind in WORLDS.values()} | {
@@ -24,7 +25,7 @@ DURATION: Final = "60s"
 SEEDS_OF_NODES: Final = 20
 DURATION_OF_NODES: Final = "12s"
 OF_NODES: Final = (
-    "--controllers", "--brokers", "--workload", "--workload-option", "--partitions",
+    "--controllers", "--brokers", "--racks", "--workload", "--workload-option", "--partitions",
     "--any-power-loss", "--config",
 )  # fmt: skip
 _ONLY_NODES: Final = "only with whole nodes"
@@ -73,6 +74,13 @@ Brokers = Annotated[
         metavar="B",
         min=1,
         help=f"Nodes with only the role broker, with --controllers; {_ONLY_NODES}.",
+    ),
+]
+Racks = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A,B,C",
+        help=f"Racks of the nodes; some faults then hit a whole rack; {_ONLY_NODES}.",
     ),
 ]
 Faults = Annotated[
@@ -147,10 +155,12 @@ def _with_value(arguments: Sequence[str]) -> list[str]:
     return given
 
 
-def shape(nodes: int, controllers: int | None, brokers: int | None) -> ClusterShape:
-    """Return the number of nodes of each role; end with a usage error if it is invalid."""
+def shape(
+    nodes: int, controllers: int | None, brokers: int | None, racks: str | None
+) -> ClusterShape:
+    """Return the nodes of each role and the racks; end with a usage error if they are invalid."""
     with one_line_errors(InvalidArgument, status=EXIT_USAGE):
-        return ClusterShape(nodes, controllers, brokers)
+        return ClusterShape(nodes, controllers, brokers, read_racks(racks))
 
 
 def shrunk_file(given: str, seed: int) -> Path:

@@ -1,10 +1,10 @@
 """The lines of `quorumlog status`, for people."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from quorumlog.cluster.cluster_status import NodeState, leader_lack
-from quorumlog.cluster.layout import CONTROLLER
+from quorumlog.cluster.shape import CONTROLLER
 from quorumlog.wire.codec.topic_names import INTERNAL_TOPICS
 
 
@@ -12,13 +12,16 @@ def partition_line(index: int, partition: Mapping[str, Any], leader_lack: str | 
     """Return a partition's leader; without a leader, the brokers that may become leader.
 
     `leader_lack`: why the leader cannot serve: "dead", "paused"; None: it can.
-    `elr` and `last_known_elr`: None if an older release does not send them.
+    `racks`: of the replicas, if given. `elr` and `last_known_elr`: None if an older
+    release does not send them.
     """
     lack = "" if leader_lack is None else f" ({leader_lack})"
     line = (
         f"{index:>4}  leader {partition['leader']}{lack}  epoch {partition['leader_epoch']}"
         f"  isr {partition['isr']}  replicas {partition['replicas']}"
     )
+    if any(racks := partition.get("racks", ())):
+        line += f"  racks [{', '.join(rack or '-' for rack in racks)}]"
     elr, last_known = partition.get("elr"), partition.get("last_known_elr")
     if last_known:
         line += f"  may lack records: {last_known}"
@@ -43,7 +46,8 @@ def status_lines(described: Described, *, internal: bool) -> Iterator[str]:
     yield f"cluster {described['cluster_id']}   active controller {active}"
     for node in described["nodes"]:
         yield (
-            f"  node {node['id']}  {'+'.join(node['roles']):17}"
+            f"  node {node['id']}{rack_column(node, described['nodes'])}"
+            f"  {'+'.join(node['roles']):17}"
             f"  {node['kafka'] or '':21}  {_state_of(node, quorum)}"
         )
     if quorum["view_of"] is not None:
@@ -59,6 +63,13 @@ def status_lines(described: Described, *, internal: bool) -> Iterator[str]:
         count = sum(len(topic["partitions"]) for topic in folded.values())
         names = _counted(len(folded), "internal topic")
         yield f"  {names}, {_counted(count, 'partition')}: --internal shows them"
+
+
+def rack_column(node: Described, nodes: Sequence[Described]) -> str:
+    """Return the rack of a node, as wide as the longest; "" in a cluster without racks."""
+    width = max(len(one["rack"] or "-") for one in nodes)
+    has_racks = any(one["rack"] is not None for one in nodes)
+    return f"  rack {node['rack'] or '-':{width}}" if has_racks else ""
 
 
 def _no_quorum(quorum: Described) -> str:

@@ -11,7 +11,7 @@ from quorumlog.cli.options import Internal, TopicSettings, command_group
 from quorumlog.cli.output import EXIT_USAGE, fail, parse_settings, say
 from quorumlog.cli.status_lines import partition_line
 from quorumlog.client import Admin, KafkaError, NewTopic, TopicPartition
-from quorumlog.client.descriptions import TopicDescription
+from quorumlog.client.descriptions import ClusterDescription, TopicDescription
 from quorumlog.storage.io.checkpoints import uuid_to_text
 
 app = command_group("Create, list, describe, grow and delete topics.")
@@ -56,17 +56,22 @@ def describe(cluster: Cluster, name: Name) -> None:
     """Show a topic's id, settings and partitions.
 
     One broker answers. Without an active controller it shows its last state, and stderr has a
-    warning.
+    warning. In a cluster with racks, each partition has the racks of its live replicas.
     """
 
-    async def work(admin: Admin) -> tuple[TopicDescription, dict[str, str | None], bool]:
-        found, configs, has_quorum = await asyncio.gather(
-            admin.describe_topics([name]), admin.describe_configs("topic", name), _has_quorum(admin)
+    async def work(
+        admin: Admin,
+    ) -> tuple[TopicDescription, dict[str, str | None], bool, ClusterDescription]:
+        found, configs, has_quorum, live = await asyncio.gather(
+            admin.describe_topics([name]),
+            admin.describe_configs("topic", name),
+            _has_quorum(admin),
+            admin.describe_cluster(),
         )
         own = {key: one.value for key, one in configs.items() if one.source == OF_THE_TOPIC}
-        return found[name], dict(sorted(own.items())), has_quorum
+        return found[name], dict(sorted(own.items())), has_quorum, live
 
-    topic, own, has_quorum = cluster.ask(work)
+    topic, own, has_quorum, live = cluster.ask(work)
     if not has_quorum:
         say("NO QUORUM: no active controller answers; below is the last state of one broker")
     rows: list[dict[str, Any]] = [
@@ -75,6 +80,7 @@ def describe(cluster: Cluster, name: Name) -> None:
             "leader": view.leader_id,
             "leader_epoch": view.leader_epoch,
             "replicas": list(view.replicas),
+            "racks": [live.rack(broker_id) for broker_id in view.replicas],
             "isr": list(view.isr),
             "elr": view.elr,
             "last_known_elr": view.last_known_elr,

@@ -74,6 +74,10 @@ class ClusterDescription:
     controller_id: int
     nodes: Mapping[int, Node]
 
+    def rack(self, broker_id: int) -> str | None:
+        """Return the rack of a live broker; None: it has none, or does not live."""
+        return self.nodes[broker_id].rack if broker_id in self.nodes else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigValue:

@@ -93,6 +93,7 @@ def unpack(
             advertised=advertised,
             listeners=listeners,
             protection=recorded.security,
+            racks=[node.rack for node in recorded.nodes],
         )
         _arrange(unfinished, recorded, planned.nodes)
         if directory.exists():

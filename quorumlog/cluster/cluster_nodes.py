@@ -3,7 +3,6 @@
 import atexit
 import os
 import signal
-import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -14,12 +13,14 @@ from quorumlog.addresses import host_and_port
 from quorumlog.cluster import layout, ports, registry, security, seeds, settings_check
 from quorumlog.cluster.cluster_status import NodeState
 from quorumlog.cluster.control_server import Connection, ControlServerProcess, has_ended
+from quorumlog.cluster.defaults import defaults_called
 from quorumlog.cluster.errors import ClusterError, NodeFailed
 from quorumlog.cluster.forked import spawn_again, spawn_together
-from quorumlog.cluster.layout import ClusterShape, ClusterSpec, NodeSpec
+from quorumlog.cluster.layout import ClusterSpec, NodeSpec
 from quorumlog.cluster.processes import Launch, NodeProcess, Program
 from quorumlog.cluster.running_clusters import STOP_TIMEOUT_S
 from quorumlog.cluster.security import SecurityOptions
+from quorumlog.cluster.shape import ClusterShape, read_racks
 from quorumlog.cluster.time_limit import Say, TimeLimit, say_nothing
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class ClusterNodes:
         nodes: int = 3,
         controllers: int | None = None,
         brokers: int | None = None,
+        racks: str | Sequence[str] = (),
         first_id: int = layout.FIRST_ID,
         host: str = "127.0.0.1",
         port: int = 0,
@@ -63,40 +65,39 @@ class ClusterNodes:
     ) -> None:
         """Plan a new cluster, or open the cluster in `directory` (with its recorded nodes).
 
-        `nodes`, `controllers`, `brokers`: see `ClusterShape`; ids count up from `first_id`. The
-        Kafka listeners are bound to `host`, and clients receive `advertised`: HOST, or HOST:PORT,
-        whose port counts up. `listeners`: more, NAME://BIND[:PORT],advertised=HOST[:PORT]. An
-        existing cluster keeps its listeners and its `protection` (`SecurityOptions`), and adds
-        users. `config` has Kafka's names and texts; an empty text removes a recorded setting.
-        `defaults`: "fast" or "kafka". `node_module` is the node's program. `detached` nodes outlive
-        this process. `control` starts a control server (docs/control-api.md): True, its port, or
-        its host:port; `breakable`: it can break disks and clocks, too. `as_version`, such as "3.9":
-        the last release whose APIs clients get. `seed`: objects to create (`cluster.seed_file`).
+        `nodes`, `controllers`, `brokers`, `racks`: see `ClusterShape`; ids count up from
+        `first_id`; `host`, `advertised`, `listeners`: see `node_listeners`. An existing cluster
+        keeps racks, listeners and `protection`, and adds users. `config`: Kafka's names and texts;
+        "" removes a setting. `defaults`: a name of `cluster.defaults`. `node_module`: its program.
+        `detached` nodes outlive this process. `control`: a control server (docs/control-api.md) at
+        this port, or host:port; `breakable`: it can break disks and clocks. `seed`: see `seed_file`.
         """
         config = {**(config or {}), **settings_check.release(as_version)}
         self._seed: Final = seeds.read(seed)
-        self.directory: Final = Path(directory).absolute() if directory else _temporary_path()
+        self.directory: Final = Path(directory or registry.temporary_path()).absolute()
         self._owner_pid: Final = os.getpid()
         program = Program(module=node_module, detached=detached, temporary=not directory)
         self._program: Final = program
         self._control: Final = ControlServerProcess(self.directory, program, control, breakable)
-        found = _found(self.directory)
+        found = layout.find(self.directory)
         if found is not None and (found.was_ready or self._is_used(found)):
-            settings_check.require_kept(found, config, advertised, listeners)
+            settings_check.require_kept(found, config, advertised, listeners, read_racks(racks))
             self._new_users = security.require_kept(found.security, protection)
             planned = found
         else:
             self._failed, self._is_planned_here = found, True
             secured, self._new_users = security.read_options(protection)
+            shape = ClusterShape(nodes, controllers, brokers, read_racks(racks))
             planned = layout.plan(
-                ClusterShape(nodes, controllers, brokers).roles,
+                shape.roles,
                 host=host,
                 port=port,
-                config=layout.defaults_called(defaults),
+                config=defaults_called(defaults, shape.broker_count),
                 first_id=first_id,
                 advertised=advertised,
                 listeners=listeners,
                 protection=secured,
+                racks=shape.node_racks,
             )
         self._adopt(replace(planned, config=settings_check.laid_over(planned.config, config)))
 
@@ -270,7 +271,7 @@ class ClusterNodes:
 
     def _load_advances(self) -> None:
         """Take over the advances that another process may have recorded: no clock goes back."""
-        if (recorded := _found(self.directory)) is not None:
+        if (recorded := layout.find(self.directory)) is not None:
             self.spec = replace(self.spec, advances=recorded.advances)
 
     def _resolve_restore(self) -> None:
@@ -462,6 +463,7 @@ class ClusterNodes:
             "kafka": self.spec.client_address(node) if node.is_broker else None,
             "listeners": [asdict(one) for one in node.listeners] if node.is_broker else [],
             "pid": self.pid(node.id),
+            "rack": self.spec.rack(node),
         }
 
     def running(self) -> list[int]:
@@ -483,15 +485,3 @@ class ClusterNodes:
         finally:
             if self._program.temporary:
                 self._dispose()
-
-
-def _temporary_path() -> Path:
-    """Choose a directory, to be created when the cluster starts."""
-    return (
-        Path(tempfile.gettempdir()).absolute() / f"{registry.TEMPORARY_PREFIX}{os.urandom(8).hex()}"
-    )
-
-
-def _found(directory: Path) -> ClusterSpec | None:
-    exists = (directory / layout.CLUSTER_FILE).exists()
-    return layout.load(directory) if exists else None

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-from quorumlog.cluster import cluster_status, layout
+from quorumlog.cluster import cluster_status
 from quorumlog.cluster.cluster_status import NodeState, View
 from quorumlog.cluster.conditions import REBALANCING, GroupCondition, TopicCondition, settled_lack
 from quorumlog.cluster.control_connections import operator_context
@@ -255,7 +255,7 @@ def _offsets(admin: "SyncAdmin", wanted: GroupCondition) -> dict[str, Any]:
 
 def settled(cluster: "LocalCluster", timeout_s: float) -> Seen:
     """Wait until the cluster is at rest. See LocalCluster.settled."""
-    brokers = {node.id for node in cluster.nodes if layout.BROKER in node.roles}
+    brokers = {node.id for node in cluster.nodes if node.is_broker}
 
     def lack(look: _Look, view: View) -> str | None:
         if view is look.newest:

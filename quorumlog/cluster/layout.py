@@ -23,64 +23,13 @@ from typing import Any, Final
 
 from quorumlog.addresses import DEFAULT_LISTENER, address_text, host_and_port
 from quorumlog.cluster import node_listeners, secured_properties, security
+from quorumlog.cluster.defaults import settings_for
 from quorumlog.cluster.errors import ClusterError, InvalidArgument
 from quorumlog.cluster.files import make_secret, replace_file, secret_file
 from quorumlog.cluster.node_listeners import NodeListener
 from quorumlog.cluster.ports import free_ports
 from quorumlog.cluster.security import ClusterSecurity
-
-BROKER: Final = "broker"
-CONTROLLER: Final = "controller"
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterShape:
-    """The numbers of nodes of a cluster. Raises InvalidArgument for impossible numbers.
-
-    `controllers` and `brokers`, given together, are nodes of one role each; without them, each of
-    `nodes` has both roles.
-    """
-
-    nodes: int = 3
-    controllers: int | None = None
-    brokers: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.controllers is None and self.brokers is None:
-            if self.nodes < 1:
-                raise InvalidArgument(f"--nodes {self.nodes}: at least one is needed")
-        elif (self.controllers or 0) < 1 or (self.brokers or 0) < 1:
-            raise InvalidArgument("--controllers and --brokers go together, each at least 1")
-
-    @property
-    def roles(self) -> list[tuple[str, ...]]:
-        """The roles of each node, in the order of their ids: controllers come first."""
-        if self.controllers is None or self.brokers is None:
-            return [(BROKER, CONTROLLER)] * self.nodes
-        apart: list[tuple[str, ...]] = [(CONTROLLER,)] * self.controllers
-        return [*apart, *[(BROKER,)] * self.brokers]
-
-    @property
-    def broker_count(self) -> int:
-        """The number of nodes that hold data partitions."""
-        return sum(BROKER in roles for roles in self.roles)
-
-    @property
-    def broker_ids(self) -> tuple[int, ...]:
-        """The nodes that hold data partitions."""
-        return tuple(n for n, roles in enumerate(self.roles, start=1) if BROKER in roles)
-
-    @property
-    def voter_ids(self) -> tuple[int, ...]:
-        """The nodes that vote in the metadata quorum."""
-        return tuple(n for n, roles in enumerate(self.roles, start=1) if CONTROLLER in roles)
-
-    def options(self) -> list[str]:
-        """Return the command line options of this shape; the default shape has none."""
-        if self.brokers is not None:
-            return ["--controllers", str(self.controllers), "--brokers", str(self.brokers)]
-        return [] if self == ClusterShape() else ["--nodes", str(self.nodes)]
-
+from quorumlog.cluster.shape import BROKER, CONTROLLER
 
 CLUSTER_FILE: Final = "cluster.json"
 RESTORING_FILE: Final = "restoring.json"  # a restore of a snapshot is to be completed
@@ -93,26 +42,6 @@ LAST_ID: Final = 2**31 - 1  # a node id is an int32
 CONTROL_PORT_STEP: Final = 10_000  # `--port 9092`: Kafka on 9092, control on 19092
 INTERNAL_PORT_STEP: Final = 20_000  # the listener of the brokers, in a secured cluster
 
-FAST_DEFAULTS: Final[Mapping[str, str]] = {
-    "broker.heartbeat.interval.ms": "500",
-    "broker.session.timeout.ms": "3000",
-    "controller.quorum.election.timeout.ms": "200",
-    "controller.quorum.fetch.timeout.ms": "1000",
-    "group.initial.rebalance.delay.ms": "0",
-    "group.min.session.timeout.ms": "1000",
-    "initial.broker.registration.timeout.ms": "600000",
-    "offsets.topic.num.partitions": "8",
-    "replica.lag.time.max.ms": "5000",
-    "replica.socket.timeout.ms": "3000",
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1",
-    "transaction.state.log.num.partitions": "8",
-}
-"""Changes of Kafka's defaults by `--defaults fast`, for a quick failover on one machine.
-
-A broker waits longer for its first registration than in Kafka: it is not restarted automatically,
-and after a loss of all nodes a machine may be busy for minutes. `LocalCluster` has its own limits.
-"""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSpec:
@@ -121,6 +50,7 @@ class NodeSpec:
     `advertised`: the address of its first listener for clients; None: `kafka`. `listeners`: its
     other Kafka listeners for clients. `protocol`: the security protocol of these, and the name of
     the first one. `internal`: the address of the brokers' own listener; None: the first one.
+    `rack`: its rack (KIP-36); None: it has none.
     """
 
     id: int
@@ -131,6 +61,7 @@ class NodeSpec:
     listeners: tuple[NodeListener, ...] = ()
     protocol: str = DEFAULT_LISTENER
     internal: str | None = None
+    rack: str | None = None
 
     @property
     def peer_address(self) -> str:
@@ -186,6 +117,10 @@ class ClusterSpec:
         """Return the address of a node's control listener, `host:port`."""
         return self.detours.get(node.id, {}).get("control.listener", node.control)
 
+    def rack(self, node: NodeSpec) -> str | None:
+        """Return the rack of a node; None: it has none."""
+        return self.config.get("broker.rack", node.rack)
+
     def node(self, node_id: int) -> NodeSpec:
         """Return one node. Raises ClusterError with the existing ids."""
         for node in self.nodes:
@@ -200,13 +135,6 @@ def _first(listeners: str) -> str:
     return listeners.partition(",")[0].rpartition("://")[2]
 
 
-def defaults_called(name: str) -> Mapping[str, str]:
-    """Return the settings that `--defaults` names. Raises InvalidArgument."""
-    if name not in {"fast", "kafka"}:
-        raise InvalidArgument(f"--defaults {name}: it is fast or kafka")
-    return FAST_DEFAULTS if name == "fast" else {}
-
-
 def plan(
     roles: Sequence[tuple[str, ...]],
     *,
@@ -217,13 +145,14 @@ def plan(
     advertised: str | None = None,
     listeners: Sequence[str] = (),
     protection: ClusterSecurity | None = None,
+    racks: Sequence[str | None] | None = None,
 ) -> ClusterSpec:
     """Plan a new cluster: one node per entry of `roles`; port 0 chooses free ports.
 
     The node ids count up from `first_id`. The Kafka ports count up from `port`, and each control
     port is CONTROL_PORT_STEP above the Kafka port of its node. The control listeners are on
     loopback: all nodes are on this machine. `advertised`, `listeners`: see `node_listeners`;
-    `protection`: see `security`. Raises InvalidArgument.
+    `protection`: see `security`; `racks`: of each node. Raises InvalidArgument.
     """
     count, host = len(roles), host.strip("[]")
     control_host = node_listeners.control_host(host)
@@ -251,21 +180,14 @@ def plan(
             listeners=others[index],
             protocol=protocol,
             internal=internal[index],
+            rack=None if racks is None else racks[index],
         )
         for index, node_roles in enumerate(roles)
     )
-    brokers = sum(node.is_broker for node in nodes)
-    replicas = str(min(3, brokers))
-    counts = {
-        "controller.quorum.auto.join.enable": "true",  # also with an empty disk
-        "default.replication.factor": replicas,
-        "offsets.topic.replication.factor": replicas,
-        "transaction.state.log.replication.factor": replicas,
-        "transaction.state.log.min.isr": str(min(2, brokers)),
-    }
     cluster_id = urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
+    fitting = settings_for(sum(node.is_broker for node in nodes))
     return ClusterSpec(
-        cluster_id=cluster_id, nodes=nodes, config={**counts, **config}, security=protection
+        cluster_id=cluster_id, nodes=nodes, config={**fitting, **config}, security=protection
     )
 
 
@@ -317,7 +239,7 @@ def found(
         security.make_files(directory, spec, users or {})
         for node in spec.nodes:
             data = data_directory(directory, node.id)
-            if "controller" in node.roles and not data.exists():
+            if CONTROLLER in node.roles and not data.exists():
                 data.mkdir(parents=True)
                 (data / NEW_CLUSTER_FILE).touch()
     except OSError as error:
@@ -378,6 +300,11 @@ def wipe(directory: Path, node_id: int) -> None:
         raise ClusterError(f"cannot empty {data}: {error.strerror}") from error
 
 
+def find(directory: Path) -> ClusterSpec | None:
+    """Read cluster.json; None: there is none. Raises ClusterError if it is invalid."""
+    return load(directory) if (directory / CLUSTER_FILE).exists() else None
+
+
 def load(directory: Path) -> ClusterSpec:
     """Read cluster.json. Raises ClusterError if it is missing or invalid."""
     path = directory / CLUSTER_FILE
@@ -395,6 +322,7 @@ def load(directory: Path) -> ClusterSpec:
                 listeners=tuple(NodeListener(**one) for one in node.get("listeners", ())),
                 protocol=node.get("protocol", DEFAULT_LISTENER),
                 internal=node.get("internal"),
+                rack=node.get("rack"),
             )
             for node in document["nodes"]
         )
@@ -435,7 +363,7 @@ def _own_properties(
     directory: Path, spec: ClusterSpec, node: NodeSpec
 ) -> Iterable[tuple[str, str]]:
     voters = ",".join(
-        f"{other.id}@{other.control}" for other in spec.nodes if "controller" in other.roles
+        f"{other.id}@{other.control}" for other in spec.nodes if CONTROLLER in other.roles
     )
     yield "node.id", str(node.id)
     yield "cluster.id", spec.cluster_id
@@ -445,6 +373,8 @@ def _own_properties(
         yield from node_listeners.properties(node.kafka, node.advertised, node.listeners, others)
     else:
         yield from secured_properties.properties(directory, spec.security, node)
+    if node.rack is not None:
+        yield "broker.rack", node.rack
     yield "control.listener", node.control
     yield "controller.quorum.voters", voters
     yield "log.dirs", str(data_directory(directory, node.id).resolve())

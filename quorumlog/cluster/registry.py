@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from functools import cache
@@ -141,6 +142,11 @@ def running() -> list[Entry]:
         if all(entry.cluster_id != cluster_id for entry in found):
             remove_temporary(Path(directory))
     return sorted(found, key=lambda entry: (entry.directory, entry.cluster_id, entry.node_id))
+
+
+def temporary_path() -> Path:
+    """Choose the directory of a temporary cluster, to be created when the cluster starts."""
+    return Path(tempfile.gettempdir()).absolute() / f"{TEMPORARY_PREFIX}{os.urandom(8).hex()}"
 
 
 def remove_temporary(directory: Path) -> None:

@@ -56,7 +56,8 @@ OF_EACH_NODE: Final[Mapping[str, str]] = MappingProxyType(
 )
 """The settings that cannot be the same on all nodes -> the alternative.
 
-`broker.rack` is not among them: all nodes of this machine may be in the same rack.
+`broker.rack` is not among them: all nodes of this machine may be in the same rack; `--racks`
+gives them several.
 """
 _ADDRESS_SETTINGS: Final = ("listeners", "advertised.listeners")
 _OF_ONE_NODE: Final = frozenset(
@@ -98,11 +99,31 @@ def laid_over(recorded: Mapping[str, str], given: Mapping[str, str]) -> dict[str
 
 
 def require_kept(
-    found: ClusterSpec, config: Mapping[str, str], advertised: str | None, listeners: Sequence[str]
+    found: ClusterSpec,
+    config: Mapping[str, str],
+    advertised: str | None,
+    listeners: Sequence[str],
+    racks: Sequence[str],
 ) -> None:
-    """Refuse changes of settings and listeners that the cluster keeps. Raises InvalidArgument."""
+    """Refuse changes of settings, listeners and racks that the cluster keeps.
+
+    Raises InvalidArgument.
+    """
     _require_min_isr_kept(found.config, config)
     _require_listeners_kept(found.nodes[0], advertised, listeners)
+    _require_racks_kept(found, racks)
+
+
+def _require_racks_kept(found: ClusterSpec, racks: Sequence[str]) -> None:
+    """Refuse other racks than the recorded ones; () keeps them. Raises InvalidArgument."""
+    brokers = (node for node in found.nodes if node.is_broker)
+    here = [*dict.fromkeys(node.rack for node in brokers if node.rack is not None)]
+    if racks and [*racks] != here:
+        kept = f"the racks {','.join(here)}" if here else "no racks"
+        raise InvalidArgument(
+            f"--racks {','.join(racks)}: the cluster in this directory has {kept}; "
+            "leave --racks out, or choose another --dir"
+        )
 
 
 def _require_min_isr_kept(recorded: Mapping[str, str], given: Mapping[str, str]) -> None:
@@ -176,6 +197,11 @@ def check(directory: Path, spec: ClusterSpec) -> list[str]:
     environment = config.from_environment(os.environ)
     given = {**dict.fromkeys(environment, _IN_ENVIRONMENT), **dict.fromkeys(spec.config, "")}
     _require_common(given, is_alone=len(spec.nodes) == 1)
+    if "broker.rack" in given and any(node.rack is not None for node in spec.nodes):
+        raise InvalidArgument(
+            f"setting broker.rack{given['broker.rack']}: the nodes have the racks of --racks; "
+            "leave the setting out"
+        )
     for node in spec.nodes:
         host, _ = host_and_port(node.kafka)
         if host in EVERYWHERE and not (node.advertised or {*_ADDRESS_SETTINGS} & given.keys()):

@@ -43,6 +43,7 @@ class ChaosMark:
     nodes: int = 3
     controllers: int | None = None  # with `brokers`, instead of `nodes`: one role each
     brokers: int | None = None
+    racks: tuple[str, ...] = ()
     partitions: int = 0
     config: Mapping[str, str] = field(default_factory=dict)
     mutant: str | None = None
@@ -51,7 +52,7 @@ class ChaosMark:
         """Return the number of nodes of each role. Raises ValueError."""
         from quorumlog.cluster import ClusterShape
 
-        return ClusterShape(self.nodes, self.controllers, self.brokers)
+        return ClusterShape(self.nodes, self.controllers, self.brokers, self.racks)
 
     def settings(self, out: "Path", seed: int) -> "RunSettings":
         """Return the settings of a run on real processes. Raises ValueError."""
@@ -166,6 +167,8 @@ def _mark_of(given: Mapping[str, Any]) -> ChaosMark:
             values["duration_s"] = duration_s(value)
         elif name == "faults":
             values[name] = _names(value)
+        elif name == "racks":
+            values[name] = _racks(value)
         else:
             _check_type(name, value)
             values[name] = value
@@ -197,6 +200,16 @@ def _names(value: object) -> tuple[str, ...] | None:
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"faults = {value!r}: names are expected, as ['kill', 'pause']")
     return tuple(name.strip() for name in names)
+
+
+def _racks(value: object) -> tuple[str, ...]:
+    """Return the names of racks, from one text or a list of texts."""
+    from quorumlog.cluster.shape import read_racks
+
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"racks = {value!r}: names are expected, as ['a', 'b', 'c']")
+    return read_racks(names)
 
 
 def duration_s(value: object) -> float:

@@ -15,7 +15,7 @@ import pytest
 
 from quorumlog import Admin, Consumer, Producer
 from quorumlog.client import NewTopic, TopicPartition
-from quorumlog.cluster import layout
+from quorumlog.cluster import FAST_DEFAULTS, layout
 from quorumlog.node import config as configuration
 from quorumlog.node.dependencies import NodeDependencies
 from quorumlog.node.listeners import StartFailed
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.integration
 AT = TopicPartition("t", 0)
 VALUES = [b"%05d" % number for number in range(60)]
 CONFIG = {
-    **layout.FAST_DEFAULTS,
+    **FAST_DEFAULTS,
     "log.segment.bytes": "3000",
     "log.index.interval.bytes": "100",
     "metadata.log.max.record.bytes.between.snapshots": "1000",

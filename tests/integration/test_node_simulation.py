@@ -289,6 +289,17 @@ def test_only_a_leader_that_is_paused_alone_is_fenced_before_its_session_ends(
     assert fenced_during(Pause(), "partition-leader", notes) == 0
 
 
+@pytest.mark.parametrize("fault", ["kill", "isolate_role"])
+def test_nodes_survive_the_loss_of_a_rack(fault: str) -> None:
+    shape = ClusterShape(5, racks=("a", "b", "c"))
+    drawn = settings_of(0, duration_ms=6_000, faults=[fault], shape=shape)
+    assert "rack" in {action.target for action in drawn.schedule.actions}
+    result = run_one(drawn)
+    assert (result.valid, result.violations, {*result.faults}) == (True, (), {fault})
+    with pytest.raises(ValueError, match="the cluster has no racks"):
+        simulate_nodes(0, schedule=drawn.schedule)
+
+
 def test_a_schedule_of_a_file_is_replayed(tmp_path: Path) -> None:
     file = tmp_path / "schedule.json"
     schedule = settings_of(5, duration_ms=4_000).schedule

@@ -20,7 +20,7 @@ import pytest
 from quorumlog import Admin, Producer
 from quorumlog.chaos.simulation.kernel.sim_disk import DirectoryCopy, SimDisk
 from quorumlog.client import NewTopic
-from quorumlog.cluster import layout
+from quorumlog.cluster import FAST_DEFAULTS, layout
 from quorumlog.metadata_quorum.settings import NEW_CLUSTER_FILE
 from quorumlog.node import config as configuration
 from quorumlog.node.dependencies import NodeDependencies
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.integration
 
 RECORDS: Final = 30
 CONFIG: Final = {
-    **layout.FAST_DEFAULTS,
+    **FAST_DEFAULTS,
     "log.segment.bytes": "2000",
     "metadata.log.segment.bytes": str(8 * 1024 * 1024),
     "metadata.log.max.record.bytes.between.snapshots": "1000",

@@ -7,6 +7,7 @@ from typing import Any, Final, NoReturn, Protocol
 
 from quorumlog.chaos.faults.answers import ERRORS, AnswerRequests
 from quorumlog.chaos.faults.links import Effect, Link, LinkRule
+from quorumlog.chaos.faults.node_groups import Racks, require_rack
 from quorumlog.chaos.faults.registry import faults_made_of
 from quorumlog.chaos.schedule import Schedule
 from quorumlog.client.errors import DEFINITE
@@ -57,6 +58,10 @@ class BackEnd(Protocol):
     @property
     def node_ids(self) -> tuple[int, ...]:
         """All nodes, running or not."""
+
+    @property
+    def racks(self) -> Racks:
+        """The nodes of each rack, running or not."""
 
     async def running(self) -> tuple[int, ...]:
         """Return the nodes whose process exists now; a paused one counts."""
@@ -184,6 +189,7 @@ def check_schedule(schedule: Schedule, back_end: BackEnd) -> None:
             _check_judged(action.fault)
     node_ids = back_end.node_ids
     for action in schedule.actions:
+        require_rack(action.target, back_end.racks)
         named = () if isinstance(action.target, str) else action.target
         for node_id in named:
             if node_id not in node_ids:

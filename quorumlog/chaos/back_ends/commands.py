@@ -4,6 +4,7 @@ A TOML file has one table per node; `id` is the broker id:
 
   [[nodes]]
   id = 1
+  rack = "a"                                              # optional: for faults of whole racks
   pid_file = "/var/run/kafka-1.pid"                       # kill, pause and resume are signals then
   start = "bin/kafka-server-start.sh -daemon config/server-1.properties"
 
@@ -39,6 +40,7 @@ from quorumlog.chaos.back_ends.back_end import (
     holders_of,
 )
 from quorumlog.chaos.faults.fault import OUTSIDE
+from quorumlog.chaos.faults.node_groups import Racks, racks_of
 from quorumlog.chaos.faults.registry import known_step_fault
 from quorumlog.client import Admin, KafkaError
 
@@ -65,9 +67,14 @@ class CommandedNode:
     """
 
     def __init__(
-        self, node_id: int, pid_file: Path | None, commands: Mapping[str, Sequence[str]]
+        self,
+        node_id: int,
+        pid_file: Path | None,
+        commands: Mapping[str, Sequence[str]],
+        rack: str | None = None,
     ) -> None:
         self.node_id: Final = node_id
+        self.rack: Final = rack
         self._pid_file: Final = pid_file
         self._commands: Final = commands
         self._known: tuple[int, str] | None = self._process()
@@ -176,6 +183,11 @@ class Commands(WithoutLinks):
         """All nodes of the file."""
         return tuple(sorted(self._nodes))
 
+    @property
+    def racks(self) -> Racks:
+        """The nodes of each rack of the file, running or not."""
+        return racks_of({node_id: node.rack for node_id, node in self._nodes.items()})
+
     async def running(self) -> tuple[int, ...]:
         """Return the nodes whose process exists now."""
         answers = await asyncio.gather(
@@ -278,7 +290,7 @@ def _node_of(file: str, table: Any) -> CommandedNode:
         raise ValueError(f"{file}: each of [[nodes]] needs an id, which is a whole number")
     node_id = table["id"]
     for name, value in table.items():
-        if name not in {"id", "pid_file", *_COMMANDS}:
+        if name not in {"id", "pid_file", "rack", *_COMMANDS}:
             raise ValueError(f"{file}: node {node_id}: there is no {name!r}")
         if name != "id" and not (isinstance(value, str) and value):
             raise ValueError(f"{file}: node {node_id}: {name} must be text")
@@ -289,7 +301,7 @@ def _node_of(file: str, table: Any) -> CommandedNode:
     except ValueError as error:
         raise ValueError(f"{file}: node {node_id}: {error}") from error
     pid_file = Path(table["pid_file"]) if "pid_file" in table else None
-    return CommandedNode(node_id, pid_file, commands)
+    return CommandedNode(node_id, pid_file, commands, table.get("rack"))
 
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:

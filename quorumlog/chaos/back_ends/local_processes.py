@@ -25,6 +25,7 @@ from quorumlog.chaos.back_ends.voter_changer import VoterChanger
 from quorumlog.chaos.faults.answers import ObserveRequests
 from quorumlog.chaos.faults.fault import OUTSIDE, UNDOING, StepFault
 from quorumlog.chaos.faults.links import EFFECTS, OF_REQUESTS, Effect, Link, LinkRule
+from quorumlog.chaos.faults.node_groups import Racks, racks_of
 from quorumlog.chaos.faults.registry import STEP_FAULTS, known_step_fault
 from quorumlog.chaos.network import namespaces
 from quorumlog.chaos.network.link_proxy import LinkProxy
@@ -34,9 +35,9 @@ from quorumlog.chaos.shim import shim as shims
 from quorumlog.chaos.shim.orders import Orders
 from quorumlog.chaos.shim.shim import Shim
 from quorumlog.cluster import ClusterError, LocalCluster, NodeFailed, layout
-from quorumlog.cluster.layout import CONTROLLER
 from quorumlog.cluster.lost_records import lose_records
 from quorumlog.cluster.security import has_files
+from quorumlog.cluster.shape import CONTROLLER
 
 
 class LocalVoters(VoterChanger):
@@ -170,6 +171,12 @@ class LocalProcesses:
     def node_ids(self) -> tuple[int, ...]:
         """All nodes, running or not."""
         return tuple(node.id for node in self.cluster.nodes)
+
+    @property
+    def racks(self) -> Racks:
+        """The nodes of each rack, running or not."""
+        spec = getattr(self.cluster, "spec", None)
+        return {} if spec is None else racks_of({node.id: spec.rack(node) for node in spec.nodes})
 
     async def running(self) -> tuple[int, ...]:
         """Return the nodes whose process exists now; a paused one counts."""

@@ -7,6 +7,7 @@ from typing import Any, Final, Self
 
 from quorumlog.chaos.back_ends.back_end import NodeUnavailable
 from quorumlog.chaos.faults.fault import ALL, CLIENT, NODE_ROLES
+from quorumlog.chaos.faults.node_groups import is_rack
 from quorumlog.chaos.registered import registered
 from quorumlog.cluster.conditions import did_you_mean
 
@@ -98,7 +99,8 @@ def of_nodes(target: Target) -> Target:
 
 def known_role(role: str) -> str:
     """Return the role. Raises ValueError, with all roles, for an unknown one."""
-    registered(dict.fromkeys((*NODE_ROLES, ALL)), role, "role")
+    if not is_rack(role):
+        registered(dict.fromkeys((*NODE_ROLES, ALL)), role, "role")
     return role
 
 

@@ -9,6 +9,7 @@ from quorumlog.chaos.control.acts import NodeIds, NoSuchLink, Target
 from quorumlog.chaos.control.error_rules import ErrorRules
 from quorumlog.chaos.faults.admin import Grow
 from quorumlog.chaos.faults.fault import AnyStep, Impose, Lift, Outside, Scene, Step, StepFault
+from quorumlog.chaos.faults.node_groups import is_target
 from quorumlog.chaos.faults.registry import configured_fault
 from quorumlog.chaos.faults.rows import details_of
 from quorumlog.chaos.nemesis import STOP
@@ -32,7 +33,7 @@ def fault_by_hand(name: str, target: Target, parameters: Mapping[str, int | str]
         raise ValueError(
             "grow adds a partition to the topic of a run's workload; use `quorumlog topics grow`"
         )
-    if isinstance(target, str) and not fault.imposes and target not in fault.targets:
+    if isinstance(target, str) and not fault.imposes and not is_target(target, fault.targets):
         raise ValueError(
             f"the target of {fault.name} is {', '.join(fault.targets)} or node ids: not {target}"
         )

@@ -38,7 +38,8 @@ from quorumlog.chaos.control.error_rules import (
 )
 from quorumlog.chaos.control.inflicted import InflictedFaults, Record, fault_by_hand
 from quorumlog.chaos.faults.answers import OfOneTopic
-from quorumlog.chaos.faults.fault import ALL, CLIENT, GROUPS, UNDONE_BY, Scene, StepFault
+from quorumlog.chaos.faults.fault import ALL, CLIENT, UNDONE_BY, Scene, StepFault
+from quorumlog.chaos.faults.node_groups import hit_group, is_group, require_rack
 from quorumlog.chaos.faults.rows import details_of
 from quorumlog.client.sync.loop_thread import LoopThread
 
@@ -261,7 +262,7 @@ class ManualNemesis:
 
         in_line: after all earlier verbs have ended; False: beside them.
         """
-        if known_role(role) in GROUPS:
+        if is_group(known_role(role)):
             raise ValueError(f"{role} is drawn by each verb: no node holds it")
         return self._blocking(self._holders(role, topic), in_line=in_line)
 
@@ -300,7 +301,7 @@ class ManualNemesis:
         try:
             if isinstance(target, str):
                 if target != CLIENT:
-                    known_role(target)
+                    require_rack(known_role(target), self._back_end.racks)
             elif target is not None:
                 self._named(target)
         except MISTAKES as error:
@@ -422,8 +423,8 @@ class ManualNemesis:
             able = tuple(node_id for node_id in running if node_id not in self._paused)
             if role == ALL and able:
                 return able, role
-            if role in GROUPS and able:
-                return self._group(role, able), role
+            if is_group(role) and able:
+                return self._group(role, able)
             held = able if role == "any" else await self._holders(role, topic)
             if chosen := [node_id for node_id in held if node_id in able]:
                 return (self._rng.choice(chosen),), role
@@ -436,10 +437,12 @@ class ManualNemesis:
                 )
             await asyncio.sleep(_ROLE_POLL_S)
 
-    def _group(self, role: str, able: Sequence[int]) -> NodeIds:
-        count = len(self._back_end.node_ids)
-        size = count // 2 + 1 if role == "majority" else max(1, (count - 1) // 2)
-        return tuple(sorted(self._rng.sample(able, min(size, len(able)))))
+    def _group(self, role: str, able: Sequence[int]) -> tuple[NodeIds, str]:
+        count, racks = len(self._back_end.node_ids), self._back_end.racks
+        node_ids, drawn = hit_group(role, count, racks, able, avoid=(), rng=self._rng)
+        if not node_ids:
+            raise NoSuchNode(f"no node of {role} runs: {names(able)} running and not paused")
+        return node_ids, drawn
 
     async def _holders(self, role: str, topic: str | None) -> NodeIds:
         if role in {"any", ALL}:

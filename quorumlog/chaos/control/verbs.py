@@ -83,8 +83,8 @@ def _holders(lab: "Lab", **given: Any) -> dict[str, Any]:
 
 
 _ROLES: Final = (
-    "a role (partition-leader, isr-follower, metadata-leader, group-coordinator, any, minority, "
-    "majority, all), a node id, or several"
+    "a role (partition-leader, isr-follower, metadata-leader, group-coordinator, any, rack, "
+    "minority, majority, all), a rack (rack:b), a node id, or several"
 )
 _NODES: Final = {"nodes": [2]}
 

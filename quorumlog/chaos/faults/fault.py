@@ -20,7 +20,9 @@ CLIENT: Final = "client"
 """The clients, as the target of a fault on links."""
 GROUPS: Final = ("minority", "majority")
 """Several nodes, chosen at random when the fault is due: less than half of all, or more."""
-NODE_ROLES: Final = (*ROLES, "group-coordinator", *GROUPS)
+RACK: Final = "rack"
+"""All nodes of a random rack; `rack:b`: all nodes of the rack b. See `faults.node_groups`."""
+NODE_ROLES: Final = (*ROLES, "group-coordinator", RACK, *GROUPS)
 """The targets of a fault on nodes: the back end finds the nodes when the fault is due."""
 LINK_ROLES: Final = (*NODE_ROLES, CLIENT, ALL)
 """The targets of a fault on the links between them and all other parties."""

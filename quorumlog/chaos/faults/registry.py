@@ -21,6 +21,7 @@ from quorumlog.chaos.faults import (
 )
 from quorumlog.chaos.faults.fault import Fault, FaultT, StepFault
 from quorumlog.chaos.faults.links import Effect
+from quorumlog.chaos.faults.node_groups import is_target
 from quorumlog.chaos.registered import AddedParts, registered
 
 _NOUNS: Final[Mapping[object, str]] = {
@@ -120,7 +121,7 @@ def fault_and_role(
     """
     name, colon, role = text.partition(":")
     kind = step_fault(name, usable)
-    if colon and role not in kind.targets:
+    if colon and not is_target(role, kind.targets):
         raise ValueError(f"{text}: the target of {kind.name} is one of {', '.join(kind.targets)}")
     return kind, role if colon else None
 

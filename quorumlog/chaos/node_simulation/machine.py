@@ -21,7 +21,7 @@ from quorumlog.chaos.node_simulation.network import Network
 from quorumlog.chaos.node_simulation.process import Clock, Process
 from quorumlog.chaos.simulation.kernel.randomness import seeded
 from quorumlog.chaos.simulation.kernel.sim_disk import DirectoryCopy, SimDisk
-from quorumlog.cluster.layout import BROKER, CONTROLLER
+from quorumlog.cluster.shape import BROKER, CONTROLLER
 from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.settings import NEW_CLUSTER_FILE
 from quorumlog.node import config as configuration

@@ -22,6 +22,7 @@ from quorumlog.chaos.drivers.client_driver import ClientDriver
 from quorumlog.chaos.drivers.driver import AnyDriver, SendFailed
 from quorumlog.chaos.drivers.limits import limited
 from quorumlog.chaos.drivers.security import PLAINTEXT, of_client
+from quorumlog.chaos.faults.node_groups import racks_of
 from quorumlog.chaos.history import NEMESIS, HistoryWriter, read_history
 from quorumlog.chaos.mutants.registry import mutant_called
 from quorumlog.chaos.nemesis import Nemesis
@@ -49,7 +50,7 @@ from quorumlog.chaos.simulation.oracles.exchanges import Conversation
 from quorumlog.chaos.workloads.registry import find_workload
 from quorumlog.chaos.workloads.workload import Clients, Setup
 from quorumlog.client.security import SecuritySettings
-from quorumlog.cluster.layout import FAST_DEFAULTS
+from quorumlog.cluster.defaults import FAST_DEFAULTS
 from quorumlog.wire.codec.identifiers import TopicPartition
 
 CLUSTER_ID: Final = "simulated-cluster-0000"
@@ -144,6 +145,7 @@ class SimulatedRun:
             self._network,
             self._machines,
             topic=TOPIC,
+            racks=racks_of(settings.racks),
             protection=of_client(self._security),
             told=self._oracle.voters.told,
             may_lose_memory=bool(
@@ -189,7 +191,8 @@ class SimulatedRun:
         return PLAINTEXT if required is None else super_user(required)
 
     def _driver(self, security: SecuritySettings) -> AnyDriver:
-        return limited(ClientDriver(_racks(self._settings)).secured(security))
+        racks = [*dict.fromkeys(self._settings.racks.values())]
+        return limited(ClientDriver(racks).secured(security))
 
     @property
     def _model(self) -> str:
@@ -408,21 +411,15 @@ def _recorder(history: HistoryWriter) -> Callable[[str, str, str], object]:
     return record
 
 
-def _racks(settings: NodesSettings) -> list[str]:
-    """Return a rack for each node, if consumers read from the nearest replica; else none."""
-    reads_near = "replica.selector.class" in settings.config
-    return [f"rack-{n}" for n in settings.roles] if reads_near else []
-
-
 def _node_settings(node_id: int, settings: NodesSettings) -> dict[str, str]:
     """Return the settings of a node, as in its properties file."""
     voters = (f"{n}@{host_of(n)}:{CONTROL_PORT}" for n in settings.voter_ids)
     replicas = str(min(3, len(settings.broker_ids)))
-    racks = _racks(settings)
+    rack = settings.racks.get(node_id)
     security = find_workload(settings.schedule.workload).security
     return {
         **FAST_DEFAULTS,
-        **({"broker.rack": racks[node_id - 1]} if racks else {}),
+        **({} if rack is None else {"broker.rack": rack}),
         "default.replication.factor": replicas,
         "offsets.topic.replication.factor": replicas,
         "transaction.state.log.replication.factor": replicas,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from quorumlog.chaos.schedule import Option, Schedule
-from quorumlog.cluster.layout import BROKER, CONTROLLER, ClusterShape
+from quorumlog.cluster.shape import BROKER, CONTROLLER, ClusterShape
 
 NODES_MAX: Final = 9
 PARTITIONS: Final = 2
@@ -69,6 +69,18 @@ class NodesSettings:
     def roles(self) -> Mapping[int, tuple[str, ...]]:
         """The roles of each node, by its id."""
         return dict(enumerate(self.shape.roles, start=1))
+
+    @property
+    def racks(self) -> Mapping[int, str]:
+        """The rack of each node; without racks in the shape, empty.
+
+        Consumers that read from the nearest replica need racks: then each node has its own.
+        """
+        if self.shape.racks:
+            racks = zip(self.roles, self.shape.node_racks, strict=True)
+            return {node_id: rack for node_id, rack in racks if rack is not None}
+        reads_near = "replica.selector.class" in self.config
+        return {node_id: f"rack-{node_id}" for node_id in self.roles} if reads_near else {}
 
     @property
     def broker_ids(self) -> list[int]:

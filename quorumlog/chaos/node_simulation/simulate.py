@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
+from quorumlog.chaos.faults.node_groups import racks_of, require_rack
 from quorumlog.chaos.faults.registry import faults_made_of
 from quorumlog.chaos.mutants.registry import mutant_called
 from quorumlog.chaos.node_simulation.forked import run_one
@@ -48,6 +49,7 @@ def settings_of(
         duration_ms=duration_ms,
         workload=workload,
         options=options_of(kind.read_options({**given, **(options or {})})),
+        has_racks=shape is not None and bool(shape.racks),
     )
     _require_steps(schedule)
     return NodesSettings(
@@ -83,6 +85,7 @@ def replayed(settings: NodesSettings, schedule: Schedule) -> NodesSettings:
     _require_steps(schedule)
     nodes = set(settings.roles)
     for action in schedule.actions:
+        require_rack(action.target, racks_of(settings.racks))
         if not isinstance(action.target, str) and not nodes.issuperset(action.target):
             raise ValueError(f"the schedule names other nodes than {sorted(nodes)}")
     return replace(settings, schedule=schedule)

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any, Final
 
 from quorumlog.chaos.faults.copies import KINDS as DAMAGES
-from quorumlog.chaos.faults.fault import ALL, MILLION, ROLES, StepFault
+from quorumlog.chaos.faults.fault import ALL, MILLION, RACK, ROLES, StepFault
 from quorumlog.chaos.faults.registry import ADDED_FAULTS, STEP_FAULTS
 from quorumlog.chaos.node_simulation.settings import JUDGED
 from quorumlog.chaos.registered import registered
@@ -61,6 +61,7 @@ NOT_DRAWN: Final[Mapping[str, str]] = {
 """The kinds of simulated machines that a swarm leaves out, with the reason."""
 
 _SHARES_OF_KINDS: Final = (0.08, 0.15, 0.25)
+_SHARE_OF_RACKS: Final = 0.3
 _MEAN_GAPS_S: Final = (1.0, 2.0, 4.0)
 _LONGEST_S: Final = (0.3, 1.5, 6.0)
 _GAP_S_MIN: Final = 0.2
@@ -75,10 +76,11 @@ def draw_swarm(
     faults: Collection[str] | None = None,
     workload: str = "",
     options: Mapping[str, Option] | None = None,
+    has_racks: bool = False,
 ) -> Schedule:
     """Return the schedule of a seed. `faults`: exactly these kinds; None: a random choice.
 
-    LOSSES among them also stands for a random choice.
+    LOSSES among them also stands for a random choice. `has_racks`: some faults hit whole racks.
 
     Raises ValueError for an unknown kind.
     """
@@ -94,7 +96,9 @@ def draw_swarm(
     has_transactions = bool(workload) and "transactions" in find_workload(workload).requires
     requests = _REQUESTS + (_OF_TRANSACTIONS if has_transactions else ())
     drawn = [
-        action for kind in chosen for action in _drawn(seed, kind, duration_ms / 1000, requests)
+        action
+        for kind in chosen
+        for action in _drawn(seed, kind, duration_ms / 1000, requests, has_racks)
     ]
     return Schedule(
         seed=seed,
@@ -127,14 +131,18 @@ def _chosen_losses(seed: int) -> list[str]:
 
 
 def _drawn(
-    seed: int, kind: type[StepFault], duration_s: float, requests: Sequence[tuple[str, str]]
+    seed: int,
+    kind: type[StepFault],
+    duration_s: float,
+    requests: Sequence[tuple[str, str]],
+    has_racks: bool,
 ) -> Iterator[Action]:
     rng = seeded(f"faults {kind.name}", seed)
     mean_gap_s, longest_s = rng.choice(_MEAN_GAPS_S), rng.choice(_LONGEST_S)
     at_s = rng.random() * mean_gap_s
     while at_s < duration_s:
         lasts_s = 0.05 + rng.random() * longest_s
-        target = _target(kind, rng)
+        target = _target(kind, rng, has_racks)
         parameters = _request(rng, requests) if kind.name in _OF_REQUESTS else {}
         parameters |= _PARAMETERS.get(kind.name, _nothing)(rng)
         yield Action(
@@ -148,11 +156,16 @@ def _drawn(
         at_s += _GAP_AFTER_WIPE_S if kind.destroys else 0.0
 
 
-def _target(kind: type[StepFault], rng: Random) -> str:
-    """Draw a target: mostly a role of a single node, where most faults do most harm."""
+def _target(kind: type[StepFault], rng: Random, has_racks: bool) -> str:
+    """Draw a target: mostly a role of a single node, where most faults do most harm.
+
+    Without racks, a seed draws as if there were no such target.
+    """
+    if has_racks and RACK in kind.targets and rng.random() < _SHARE_OF_RACKS:
+        return RACK
     if {*ROLES} <= {*kind.targets} and rng.random() < 0.7:
         return rng.choice(ROLES)
-    return rng.choice(kind.targets)
+    return rng.choice([target for target in kind.targets if target != RACK])
 
 
 _MILD: Final = frozenset(

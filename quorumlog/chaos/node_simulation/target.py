@@ -19,6 +19,7 @@ from quorumlog.chaos.back_ends.voter_changer import Told
 from quorumlog.chaos.drivers.security import NO_PROTECTION
 from quorumlog.chaos.faults.links import CLIENTS, EFFECTS, LinkRule, Reset
 from quorumlog.chaos.faults.links import Link as FaultyLink
+from quorumlog.chaos.faults.node_groups import NO_RACKS, Racks
 from quorumlog.chaos.node_simulation.disk_faults import HEALTHY
 from quorumlog.chaos.node_simulation.loop import SimulatedLoop
 from quorumlog.chaos.node_simulation.machine import KAFKA_PORT, PLANES, Machine, host_of
@@ -153,6 +154,7 @@ class SimulatedMachines:
         machines: Mapping[int, Machine],
         *,
         topic: str = "chaos",
+        racks: Racks = NO_RACKS,
         protection: Mapping[str, Any] = NO_PROTECTION,
         told: Told = lambda _, __: None,
         may_lose_memory: bool = True,
@@ -160,7 +162,7 @@ class SimulatedMachines:
         losses_are_judged: bool = False,
         acks_after_flush: bool = False,
     ) -> None:
-        """`topic`: of the workload. `protection`: of administrators.
+        """`topic`: of the workload. `racks`: of the nodes. `protection`: of administrators.
 
         `told` is called with each completed change of the voters.
 
@@ -174,6 +176,7 @@ class SimulatedMachines:
         `acks_after_flush`: nodes acknowledge only records on the disk, so memory does not count.
         """
         self.machines: Final = machines
+        self.racks: Final = racks
         self.any_power_loss = any_power_loss
         self._memory_counts: Final = not (any_power_loss or acks_after_flush or losses_are_judged)
         for machine in machines.values():

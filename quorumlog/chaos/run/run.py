@@ -212,6 +212,7 @@ def _own_cluster(settings: RunSettings, directory: Path | None) -> LocalCluster:
         nodes=settings.shape.nodes,
         controllers=settings.shape.controllers,
         brokers=settings.shape.brokers,
+        racks=settings.shape.racks,
         config=config,
         node_module=settings.node_module,
         **options,

@@ -153,6 +153,7 @@ def meta_at_start(settings: RunSettings, schedule: Schedule) -> dict[str, Any]:
         "dense": find_workload(settings.workload).dense,
         "nodes": len(settings.shape.roles) if settings.bootstrap is None else None,
         "controllers": settings.shape.controllers,
+        "racks": [*settings.shape.racks],
         **{name: getattr(settings, name) for name in _PLANNED},
         "config": {
             name: HIDDEN if may_be_secret({name: value}) else value

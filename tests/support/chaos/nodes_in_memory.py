@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from quorumlog.chaos.back_ends.back_end import NodeUnavailable
@@ -20,6 +21,7 @@ class NodesInMemory:
     )
     effects: frozenset[type[Effect]] = EFFECTS
     node_ids = (1, 2, 3)
+    racks = MappingProxyType({"a": (1, 3), "b": (2,)})
 
     def __init__(self) -> None:
         self.is_running = {1, 2, 3}

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from quorumlog.chaos.back_ends.back_end import NodeUnavailable
@@ -17,6 +18,7 @@ class FakeBackEnd:
     operations = frozenset({"kill", "start", "pause", "resume"})
     effects: Final = EFFECTS
     node_ids = (1, 2, 3)
+    racks = MappingProxyType({"a": (1, 3), "b": (2,)})
 
     def __init__(self, roles: Mapping[tuple[str, str], Sequence[int]]) -> None:
         self.roles = dict(roles)

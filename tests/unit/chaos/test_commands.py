@@ -162,6 +162,14 @@ def test_a_file_that_makes_no_sense_is_refused(text: str, said: str, tmp_path: P
         open_commands(str(file), "b:1", {})
 
 
+def test_the_racks_of_the_nodes_are_in_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "nodes.toml"
+    node = "[[nodes]]\nid = {}\nis_running = 'true'\n{}\n"
+    racks = ["rack = 'b'", "", "rack = 'a'", "rack = 'b'"]
+    file.write_text("".join(node.format(n, rack) for n, rack in enumerate(racks, start=1)))
+    assert open_commands(str(file), "b:1", {}).racks == {"a": (3,), "b": (1, 4)}
+
+
 @pytest.mark.parametrize("text", ["nodes.toml", "commands", "commands:", "proxy:x"])
 def test_a_back_end_that_there_is_not_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="write it as NAME:ARGUMENT; there are commands:FILE"):

@@ -334,3 +334,16 @@ def test_a_flush_that_fails_is_that_of_a_log() -> None:
     disk.evict_lost_pages(Random(1))
     assert read_file(disk, log) == bytes(len(b"records"))
     assert read_file(disk, others[0]) == b"records"
+
+
+def test_with_racks_a_swarm_hits_whole_racks_and_without_it_draws_as_before() -> None:
+    def targets(*, has_racks: bool) -> list[object]:
+        drawn = draw_swarm(3, duration_ms=60_000, faults=["kill", "wipe"], has_racks=has_racks)
+        return [(action.fault.name, action.target) for action in drawn.actions]
+
+    assert ("kill", "rack") not in targets(has_racks=False)
+    assert ("kill", "rack") in targets(has_racks=True)
+    assert ("wipe", "rack") not in targets(has_racks=True)  # it would destroy several copies
+    drawn = draw_schedule(1, faults=["kill:rack:b", "pause:rack"], duration_ms=30_000, overlap=True)
+    assert {action.target for action in drawn.actions} == {"rack:b", "rack"}
+    assert Schedule.from_json(drawn.to_json()) == drawn

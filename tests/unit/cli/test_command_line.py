@@ -31,7 +31,7 @@ from tests.support.cli.in_process import CommandLine
         (["up", "--config", "ssl.cipher.suites=k"], EXIT_USAGE, "quorumlog has no"),
         (["up", "--port", "60000", "--dir", "{tmp}"], EXIT_USAGE, "choose one from 1 to"),
         (["up", "--port", "70000", "--dir", "{tmp}"], EXIT_USAGE, "choose one from 1 to"),
-        (["up", "--defaults", "slow", "--dir", "{tmp}"], EXIT_USAGE, "'fast', 'kafka'"),
+        (["up", "--defaults", "slow", "--dir", "{tmp}"], EXIT_USAGE, "'fast', 'kafka', 'safe'"),
         (["up", "--one", "--nodes", "1", "--dir", "{tmp}"], EXIT_USAGE, "leave --nodes, --con"),
         (["up", "--one", "--brokers", "1", "--dir", "{tmp}"], EXIT_USAGE, "--one is --nodes 1"),
         (["up", "--detach", "--until-stdin-closes"], EXIT_USAGE, "runs until `down`"),

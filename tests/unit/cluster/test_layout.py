@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from quorumlog.cluster import ClusterError, ClusterShape, InvalidArgument, LocalCluster, layout
+from quorumlog.cluster.defaults import SAFE_SETTINGS
 from quorumlog.cluster.files import SECRET_FILE, make_secret, secret_file
 from quorumlog.cluster.settings_check import OF_EACH_NODE
 from quorumlog.settings.servers import IDENTITY
@@ -74,7 +75,14 @@ def test_a_damaged_cluster_file_is_named(tmp_path: Path, text: str, message: str
     [
         ({"nodes": 0}, "at least one"),
         ({"controllers": 1}, "go together"),
-        ({"defaults": "slow"}, "fast or kafka"),
+        ({"defaults": "slow"}, "fast, kafka or safe"),
+        ({"defaults": "safe", "nodes": 2}, "3 replicas need 3 brokers, and there are 2"),
+        ({"racks": "a,b,c,d"}, "each rack needs a broker, and there are 3; leave out d"),
+        ({"racks": "a,,b"}, "write names without spaces and colons"),
+        ({"racks": ["a b"]}, "write names without spaces and colons"),
+        ({"racks": ["a", "rack:b"]}, "write names without spaces and colons"),
+        ({"racks": ""}, "write names without spaces and colons"),
+        ({"racks": "a, b, a"}, "a is named twice; name each rack once"),
         ({"port": 60_000}, "choose one from 1 to"),
         ({"first_id": -1}, "first-id -1: choose one from 0 to"),
         ({"first_id": 2**31 - 3}, f"first-id {2**31 - 3}: choose one from 0 to"),
@@ -113,11 +121,51 @@ def test_a_shape_that_cannot_be(nodes: int, controllers: int | None, brokers: in
         ClusterShape(nodes, controllers, brokers)
 
 
+def test_nodes_are_spread_over_the_racks_in_order_by_their_roles() -> None:
+    assert ClusterShape(5, racks=("a", "b", "c")).node_racks == ["a", "b", "c", "a", "b"]
+    apart = ClusterShape(controllers=3, brokers=3, racks=("a", "b"))
+    assert apart.node_racks == ["a", "b", "a", "a", "b", "a"]
+    assert ClusterShape(2).node_racks == [None, None]
+
+
+def test_a_cluster_keeps_its_racks(tmp_path: Path) -> None:
+    made = LocalCluster(tmp_path, racks="a, b")
+    assert [made.spec.rack(node) for node in made.nodes] == ["a", "b", "a"]
+    assert [made.describe_node(node)["rack"] for node in made.nodes] == ["a", "b", "a"]
+    layout.save(tmp_path, replace(made.spec, was_ready=True))
+    assert "broker.rack=b\n" in layout.properties_file(tmp_path, 2).read_text()
+    assert LocalCluster(tmp_path).spec.nodes == made.nodes
+    assert LocalCluster(tmp_path, racks=["a", "b"]).check() == []
+    with pytest.raises(InvalidArgument, match="has the racks a,b; leave --racks out"):
+        LocalCluster(tmp_path, racks="b,a")
+    with pytest.raises(InvalidArgument, match=r"broker\.rack: the nodes have the racks of --racks"):
+        LocalCluster(tmp_path, config={"broker.rack": "c"}).check()
+
+
+def test_a_cluster_without_racks_gets_none_later(tmp_path: Path) -> None:
+    made = LocalCluster(tmp_path, config={"broker.rack": "all"})
+    assert {made.spec.rack(node) for node in made.nodes} == {"all"}
+    assert made.check() == []
+    layout.save(tmp_path, replace(made.spec, was_ready=True))
+    with pytest.raises(InvalidArgument, match="has no racks; leave --racks out"):
+        LocalCluster(tmp_path, racks="a,b,c")
+
+
+def test_the_safe_defaults_are_in_the_files_of_the_nodes(tmp_path: Path) -> None:
+    made = LocalCluster(tmp_path, nodes=4, defaults="safe", config={"min.insync.replicas": "3"})
+    layout.save(tmp_path, made.spec)
+    lines = layout.properties_file(tmp_path, 1).read_text().splitlines()
+    given = {**SAFE_SETTINGS, "min.insync.replicas": "3"}
+    assert {f"{name}={value}" for name, value in given.items()} <= {*lines}
+    assert made.check() == []
+
+
 def test_a_shape_says_the_options_that_ask_for_it() -> None:
     assert ClusterShape().options() == []
     assert ClusterShape(5).options() == ["--nodes", "5"]
     apart = ClusterShape(controllers=3, brokers=2)
     assert apart.options() == ["--controllers", "3", "--brokers", "2"]
+    assert ClusterShape(racks=("a", "b")).options() == ["--racks", "a,b"]
     assert apart.broker_count == 2
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.cluster.layout import FAST_DEFAULTS
+from quorumlog.cluster.defaults import FAST_DEFAULTS
 from quorumlog.node.config import READERS, SETTINGS, known_names, without_effect
 from quorumlog.settings.kafka_names import GROUPS
 from quorumlog.settings.listeners import ROWS

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from types import MappingProxyType
 
 import pytest
 
@@ -142,6 +143,23 @@ def test_a_group_is_less_or_more_than_half(verbs: ManualNemesis) -> None:
     with verbs.paused("majority") as node_ids:
         assert len(node_ids) == 2
     assert verbs.kill("all").node_ids == (1, 2, 3)
+
+
+def test_a_rack_is_hit_as_a_whole(verbs: ManualNemesis, back_end: FakeBackEnd) -> None:
+    with verbs.isolated("rack:a") as node_ids:
+        assert node_ids == (1, 3)
+    with verbs.paused("rack") as node_ids:
+        assert node_ids in {(1, 3), (2,)}
+    with pytest.raises(ValueError, match="target rack:c: the racks are a, b"):
+        verbs.kill("rack:c")
+    with pytest.raises(ValueError, match="no node holds it"):
+        verbs.holders("rack")
+    assert verbs.kill("rack:b").node_ids == (2,)
+    with pytest.raises(NoSuchNode, match="no node of rack:b runs: 1,3 running"):
+        verbs.pause("rack:b")
+    back_end.racks = MappingProxyType({})
+    with pytest.raises(ValueError, match="the cluster has no racks; --racks a,b,c"):
+        verbs.kill("rack")
 
 
 def test_mistakes_are_told_with_what_there_is(verbs: ManualNemesis) -> None:
