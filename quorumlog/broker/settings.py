@@ -20,6 +20,7 @@ from quorumlog.settings.servers import (
     MAX_CONNECTIONS_PER_IP_OVERRIDES,
     NUM_PARTITIONS,
     PRODUCER_ID_EXPIRATION,
+    REMOTE_STORAGE,
     ServerSetting,
     behind,
     flag,
@@ -129,6 +130,7 @@ class BrokerSettings:
     follower_replication_throttled_rate: int = row(FOLLOWER_THROTTLED_RATE)
     leader_replication_throttled_rate: int = row(LEADER_THROTTLED_RATE)
     replica_alter_log_dirs_io_max_bytes_per_second: int = row(ALTER_LOG_DIRS_RATE)
+    remote_log_storage_system_enable: bool = row(REMOTE_STORAGE)
     replica_socket_timeout_ms: int = integer(30_000, "Timeout of a follower's request to a leader.")
     replica_high_watermark_checkpoint_interval_ms: int = long(
         5000, "Interval between writes of the high watermark checkpoint."

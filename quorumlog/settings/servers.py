@@ -189,6 +189,13 @@ DEFAULT_REPLICATION_FACTOR: Final = _named(
     "default.replication.factor", _COUNT, "Default replication factor of a new topic.", default="1"
 )
 
+REMOTE_STORAGE: Final = _named(
+    "remote.log.storage.system.enable",
+    kinds.OFF,
+    "Whether the broker has tiered storage (KIP-405); only false is supported.",
+    default="false",
+)
+
 NODE_ID: Final = kinds.whole(ConfigType.INT, 0, INT_MAX)
 
 IDENTITY: Final[tuple[ServerSetting[Any], ...]] = (
@@ -440,7 +447,7 @@ def why_not_altered(names: Iterable[str], read_only: frozenset[str]) -> str | No
     names = sorted(names)
     fixed = [name for name in names if name in read_only or is_effective(name)]
     if fixed:
-        return f"Cannot update these configs dynamically: Set({', '.join(fixed)})"
+        return f"Cannot update these configs dynamically: [{', '.join(fixed)}]"
     return next((f"{name}: {NO_PROTECTION}" for name in names if is_protection(name)), None)
 
 
