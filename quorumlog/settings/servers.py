@@ -189,13 +189,6 @@ DEFAULT_REPLICATION_FACTOR: Final = _named(
     "default.replication.factor", _COUNT, "Default replication factor of a new topic.", default="1"
 )
 
-REMOTE_STORAGE: Final = _named(
-    "remote.log.storage.system.enable",
-    kinds.OFF,
-    "Whether the broker has tiered storage (KIP-405); only false is supported.",
-    default="false",
-)
-
 NODE_ID: Final = kinds.whole(ConfigType.INT, 0, INT_MAX)
 
 IDENTITY: Final[tuple[ServerSetting[Any], ...]] = (
