@@ -156,7 +156,7 @@ class Replicas:
         )
         self._image_applier: Final = ImageApplier(self._replicas, applied=self._applied)
         self.drivers: Final = self._replicas.drivers  # read them, do not feed them
-        self.appends: Final = TimedAppends(self._replicas, wall_ms=wall_ms)
+        self.appends: Final = TimedAppends(self._replicas, wall_ms=wall_ms, disk=self.disk)
         self.fetches: Final = self._new_fetches(partition_rules)
         self.response_memory, self.fetch_sessions = self.fetches.memory, self.fetches.sessions
         self.proposals: Final = IsrProposals(broker_id, controller, lambda: self.broker_epoch)

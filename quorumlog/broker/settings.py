@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from quorumlog.settings import authorization, groups
-from quorumlog.settings.kinds import INT_MAX, choice, items
+from quorumlog.settings.kinds import INT_MAX, OFF, choice, items
 from quorumlog.settings.releases import NEWEST, RELEASES
 from quorumlog.settings.servers import (
     ALTER_LOG_DIRS_RATE,
@@ -60,6 +60,10 @@ class BrokerSettings:
     # Produce.
     min_insync_replicas: int = behind(TopicConfig.min_insync_replicas)
     message_max_bytes: int = behind(TopicConfig.max_message_bytes)
+    compression_type: str = behind(TopicConfig.compression_type)
+    compression_gzip_level: int = behind(TopicConfig.compression_gzip_level)
+    compression_lz4_level: int = behind(TopicConfig.compression_lz4_level)
+    compression_zstd_level: int = behind(TopicConfig.compression_zstd_level)
     log_message_timestamp_before_max_ms: int = behind(TopicConfig.message_timestamp_before_max_ms)
     log_message_timestamp_after_max_ms: int = behind(TopicConfig.message_timestamp_after_max_ms)
     log_message_timestamp_type: str = behind(TopicConfig.message_timestamp_type)
@@ -129,6 +133,14 @@ class BrokerSettings:
     follower_replication_throttled_rate: int = row(FOLLOWER_THROTTLED_RATE)
     leader_replication_throttled_rate: int = row(LEADER_THROTTLED_RATE)
     replica_alter_log_dirs_io_max_bytes_per_second: int = row(ALTER_LOG_DIRS_RATE)
+    remote_log_storage_system_enable: bool = row(
+        ServerSetting(
+            kind=OFF,
+            default="false",
+            documentation="Whether the broker has tiered storage (KIP-405); only false is "
+            "supported.",
+        )
+    )
     replica_socket_timeout_ms: int = integer(30_000, "Timeout of a follower's request to a leader.")
     replica_high_watermark_checkpoint_interval_ms: int = long(
         5000, "Interval between writes of the high watermark checkpoint."

@@ -119,7 +119,7 @@ GROUPS: Final[Mapping[str, str]] = MappingProxyType(
             remote.log.metadata.manager.impl.prefix remote.log.metadata.manager.listener.name
             remote.log.reader.max.pending.tasks remote.log.reader.threads
             remote.log.storage.manager.class.name remote.log.storage.manager.class.path
-            remote.log.storage.manager.impl.prefix remote.log.storage.system.enable""",
+            remote.log.storage.manager.impl.prefix""",
         "removed in Kafka 4.0": """
             control.plane.listener.name inter.broker.protocol.version
             log.message.format.version log.message.timestamp.difference.max.ms zookeeper.connect

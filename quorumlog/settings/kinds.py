@@ -86,6 +86,13 @@ def whole(config_type: ConfigType, least: int, most: int) -> Kind[int]:
     return Kind(type=config_type, normalize=normalize, parse=int)
 
 
+def _gzip_level(text: str) -> str:
+    text = whole(ConfigType.INT, -INT_MAX - 1, INT_MAX).normalize(text)
+    if text != "-1" and not 1 <= int(text) <= 9:
+        raise BadValue("Value must be between 1 and 9 or equal to -1")
+    return text
+
+
 def choice(*values: str) -> Kind[str]:
     """Return the kind of a text that is one of these values."""
 
@@ -173,6 +180,7 @@ def _counts_by_address(text: str) -> str:
     return ",".join(parts)
 
 
+GZIP_LEVEL: Final = Kind(type=ConfigType.INT, normalize=_gzip_level, parse=int)
 FLAG: Final = Kind(type=ConfigType.BOOLEAN, normalize=_flag, parse=_TRUTH.__getitem__)
 OFF: Final = Kind(type=ConfigType.BOOLEAN, normalize=_off, parse=_TRUTH.__getitem__)
 """A flag of tiered storage: it cannot be true."""

@@ -83,8 +83,21 @@ _API_VERSIONS: Final[Mapping[int, str]] = MappingProxyType(
         74: "3.7:0 4.1:1",  # ListConfigResources
         75: "3.8:0",  # DescribeTopicPartitions
         76: "4.1:1",  # ShareGroupHeartbeat
+        77: "4.1:1",  # ShareGroupDescribe
+        78: "4.1:1 4.2:2",  # ShareFetch
+        79: "4.1:1 4.2:2",  # ShareAcknowledge
         80: "3.9:0 4.2:1",  # AddRaftVoter
         81: "3.9:0",  # RemoveRaftVoter
+        83: "4.1:0",  # InitializeShareGroupState
+        84: "4.1:0",  # ReadShareGroupState
+        85: "4.1:0 4.2:1",  # WriteShareGroupState
+        86: "4.1:0",  # DeleteShareGroupState
+        87: "4.1:0 4.2:1",  # ReadShareGroupStateSummary
+        88: "4.2:0",  # StreamsGroupHeartbeat
+        89: "4.2:0",  # StreamsGroupDescribe
+        90: "4.1:0 4.2:1",  # DescribeShareGroupOffsets
+        91: "4.1:0",  # AlterShareGroupOffsets
+        92: "4.1:0",  # DeleteShareGroupOffsets
     }
 )
 """Highest stable version by API key, as `release:version`, from that release on."""

@@ -440,7 +440,7 @@ def why_not_altered(names: Iterable[str], read_only: frozenset[str]) -> str | No
     names = sorted(names)
     fixed = [name for name in names if name in read_only or is_effective(name)]
     if fixed:
-        return f"Cannot update these configs dynamically: Set({', '.join(fixed)})"
+        return f"Cannot update these configs dynamically: [{', '.join(fixed)}]"
     return next((f"{name}: {NO_PROTECTION}" for name in names if is_protection(name)), None)
 
 

@@ -20,7 +20,6 @@ SEGMENT_BYTES_MIN: Final = 1 << 20  # KIP-1030
 NO_DELAY: Final = "files of removed segments are deleted immediately: no reader needs them"
 NO_PREALLOCATION: Final = "a file grows with its records"
 NO_TIERS: Final = "tiered storage is not supported"
-NO_RECOMPRESSION: Final = "a broker keeps batches as the producer compressed them"
 
 
 class Alias(NamedTuple):
@@ -109,28 +108,25 @@ class TopicConfig:
         "(compact), of both, or of neither. The records of a compacted topic need keys.",
         server="log.cleanup.policy",
     )
-    compression_gzip_level = _int(
-        -1,
-        "Level of gzip, where the broker compresses.",
-        least=-1,
-        most=9,
+    compression_gzip_level = TopicSetting(
+        kinds.GZIP_LEVEL,
+        "-1",
+        "Level of gzip, where the broker compresses: 1 to 9; -1: the default.",
         server="compression.gzip.level",
-        without_effect=NO_RECOMPRESSION,
     )
     compression_lz4_level = _int(
         9,
-        "Level of LZ4, where the broker compresses.",
+        "Level of LZ4, where the broker compresses; 9: the fast compressor.",
         least=1,
         most=17,
         server="compression.lz4.level",
-        without_effect=NO_RECOMPRESSION,
     )
     compression_type = TopicSetting(
         kinds.choice("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
         "producer",
-        "Compression of stored batches; producer: as the producer sent them.",
+        "Compression of stored batches: the leader compresses other batches anew; producer: as the "
+        "producer sent them.",
         server="compression.type",
-        without_effect=NO_RECOMPRESSION,
     )
     compression_zstd_level = _int(
         3,
@@ -138,7 +134,6 @@ class TopicConfig:
         least=-131072,
         most=22,
         server="compression.zstd.level",
-        without_effect=NO_RECOMPRESSION,
     )
     delete_retention_ms = _long(
         86_400_000,
@@ -196,7 +191,8 @@ class TopicConfig:
     )
     max_message_bytes = _int(
         1_048_588,
-        "Maximum bytes of a produced batch, with its header, as the producer sends it.",
+        "Maximum bytes of a produced batch, with its header, as the producer sends it and as the "
+        "leader stores it.",
         server="message.max.bytes",
     )
     message_timestamp_after_max_ms = _long(

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from quorumlog.broker.guards.guard import (
+    MESSAGES,
     Asked,
     Guard,
     amended,
@@ -38,6 +39,7 @@ from quorumlog.wire.codec.messages.describe_cluster import (
     DescribeClusterResponse,
 )
 from quorumlog.wire.codec.messages.elect_leaders import ReplicaElectionResult
+from quorumlog.wire.codec.schemas import response_class
 
 REFUSED: Final = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
@@ -136,3 +138,13 @@ def refuse_credentials(asked: Asked[Any]) -> Response:
     return AlterUserScramCredentialsResponse(
         results=[shape(user=user, **described(shape, REFUSED)) for user in users]
     )
+
+
+def refuse_share_states(asked: Asked[Any]) -> Response:
+    """Refuse each partition of a request to a share coordinator."""
+    shape: Any = response_class(asked.request.API_KEY)
+    [results] = shape.FIELDS
+    message = MESSAGES[REFUSED]
+    refused = refused_topics(asked.request.topics, results.type[0], REFUSED, error_message=message)
+    response: Response = shape(results=refused)
+    return response

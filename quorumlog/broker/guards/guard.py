@@ -32,7 +32,7 @@ MESSAGES: Final = {
 _INDEXES: Final = ("partition_index", "index", "partition", "partition_id")
 _ERROR_CODES: Final = ("error_code", "partition_error_code")
 _ID: Final = "topic_id"
-_NAMES: Final = ("name", "topic", "topic_name")
+_NAMES: Final = ("name", "topic", "topic_name", _ID)
 
 
 class Access(NamedTuple):

@@ -23,8 +23,8 @@ from quorumlog.wire.codec.schemas import RequestHeader
 PRODUCE_KEY: Final = 0
 OPEN: Final = frozenset({17, 18, 36, 71, 72})
 """SaslHandshake, ApiVersions, SaslAuthenticate and telemetry need no right."""
-REFUSED_ANYWAY: Final = frozenset({38, 39, 40, 41})
-"""Delegation tokens: no broker here has a key for them."""
+REFUSED_ANYWAY: Final = frozenset({38, 39, 40, 41, 76, 77, 78, 79, 88, 89, 90, 91, 92})
+"""Delegation tokens, share groups and streams groups: no broker here has the feature."""
 
 GUARDS: Final[Mapping[int, Guard]] = MappingProxyType(
     {
@@ -80,9 +80,13 @@ GUARDS: Final[Mapping[int, Guard]] = MappingProxyType(
         69: groups.guard_consumer_describe,
         74: cluster_guard(AclOperation.DESCRIBE_CONFIGS),
         75: topics.guard_describe_topic_partitions,
-        76: member_guard(),
         80: cluster_guard(AclOperation.ALTER),
         81: cluster_guard(AclOperation.ALTER),
+        83: cluster_guard(AclOperation.CLUSTER_ACTION, cluster.refuse_share_states),
+        84: cluster_guard(AclOperation.CLUSTER_ACTION, cluster.refuse_share_states),
+        85: cluster_guard(AclOperation.CLUSTER_ACTION, cluster.refuse_share_states),
+        86: cluster_guard(AclOperation.CLUSTER_ACTION, cluster.refuse_share_states),
+        87: cluster_guard(AclOperation.CLUSTER_ACTION, cluster.refuse_share_states),
     }
 )
 

@@ -1,12 +1,10 @@
-"""ConsumerGroupHeartbeat (68), ConsumerGroupDescribe (69): groups of KIP-848; and KIP-932's.
+"""ConsumerGroupHeartbeat (68), ConsumerGroupDescribe (69): groups of KIP-848.
 
-The heartbeats are advertised even while a protocol is switched off, as in Kafka: without the API, a
+The heartbeat is advertised even while the protocol is switched off, as in Kafka: without the API, a
 client waits silently (librdkafka); a client that is refused returns an error at once.
-ShareGroupHeartbeat (76) is always refused, as by Kafka while `share.version` is 0.
 docs/decisions/0009-feature-levels.md
 """
 
-from typing import Final
 from uuid import UUID
 
 from quorumlog.broker.groups.core.consumer.descriptions import describe
@@ -36,10 +34,6 @@ from quorumlog.wire.codec.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
     RequestTopicPartitions,
     ResponseTopicPartitions,
-)
-from quorumlog.wire.codec.messages.share_group_heartbeat import (
-    ShareGroupHeartbeatRequest,
-    ShareGroupHeartbeatResponse,
 )
 from quorumlog.wire.codec.schemas import RequestHeader
 
@@ -157,20 +151,4 @@ def _describe(context: BrokerContext, group_id: str) -> DescribedGroup:
 def _refused(group_id: str, error_code: ErrorCode, message: str) -> DescribedGroup:
     return DescribedGroup(
         group_id=group_id, error_code=error_code, error_message=shortened(message)
-    )
-
-
-NO_SHARE_GROUPS: Final = (
-    "this cluster has no share groups (KIP-932): use a consumer of a consumer group"
-)
-
-
-@answers(ShareGroupHeartbeatRequest, 1, 1)
-def handle_share_heartbeat(
-    context: BrokerContext, request: ShareGroupHeartbeatRequest
-) -> ShareGroupHeartbeatResponse:
-    """Refuse each member."""
-    del context, request
-    return ShareGroupHeartbeatResponse(
-        error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=NO_SHARE_GROUPS
     )

@@ -18,6 +18,9 @@ XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 XERIAL_HEADER: Final = XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, compatible version
 XERIAL_BLOCK_BYTES: Final = 32 * 1024
 ZSTD_WINDOW_BYTES_MAX: Final = 2**27
+ZSTD_LEVEL_DEFAULT: Final = 3  # 0, too
+LZ4_LEVEL_DEFAULT: Final = 9
+LZ4_LEVEL_HIGH_MIN: Final = 3  # of the library's slow compressor
 _ZSTD_REPEATED_BYTE: Final = 1  # block type: one byte, repeated
 STEP_BYTES_MIN: Final = 64 * 1024
 STEP_RATIO: Final = 4
@@ -34,13 +37,17 @@ class Compression(IntEnum):
     ZSTD = 4
 
 
-def compress(compression: Compression, data: bytes) -> bytes:
-    """Return `data` as the records section of a batch."""
+def compress(compression: Compression, data: bytes, level: int | None = None) -> bytes:
+    """Return `data` as the records section of a batch.
+
+    `level`: as in Kafka's `compression.gzip.level` and the others (KIP-390); None: the default.
+    """
     match compression:
         case Compression.NONE:
             return data
         case Compression.GZIP:
-            compressor = zlib.compressobj(wbits=GZIP_WINDOW_BITS)
+            gzip_level = zlib.Z_DEFAULT_COMPRESSION if level is None else level
+            compressor = zlib.compressobj(gzip_level, wbits=GZIP_WINDOW_BITS)
             return compressor.compress(data) + compressor.flush()
         case Compression.SNAPPY:
             return _compress_snappy(data)
@@ -48,13 +55,23 @@ def compress(compression: Compression, data: bytes) -> bytes:
             from lz4 import frame
 
             # Java's client refuses blocks that depend on each other.
-            size = frame.BLOCKSIZE_MAX64KB
-            lz4: bytes = frame.compress(data, block_size=size, block_linked=False, store_size=False)
+            lz4: bytes = frame.compress(
+                data,
+                compression_level=_lz4_level(level),
+                block_size=frame.BLOCKSIZE_MAX64KB,
+                block_linked=False,
+                store_size=False,
+            )
             return lz4
         case Compression.ZSTD:
             import zstandard
 
-            return zstandard.ZstdCompressor().compress(data)
+            return zstandard.ZstdCompressor(level=level or ZSTD_LEVEL_DEFAULT).compress(data)
+
+
+def _lz4_level(level: int | None) -> int:
+    """Return the library's level. Kafka's default, 9, is the fast compressor, as 0 here."""
+    return 0 if level in {None, LZ4_LEVEL_DEFAULT} else max(level or 0, LZ4_LEVEL_HIGH_MIN)
 
 
 def decompress(compression: Compression, data: memoryview, *, size_max: int) -> bytes:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from quorumlog.wire.codec.compression import decompress
+from quorumlog.wire.codec.compression import Compression, compress, decompress
 from quorumlog.wire.codec.errors import BatchTooLarge, CorruptBatch
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.record_runs import RUN_MAX, Run, find_run
@@ -26,6 +26,8 @@ from quorumlog.wire.codec.records import (
     RECORD_BYTES_MIN,
     TIMESTAMP_TYPE_BIT,
     BatchHeader,
+    read_header,
+    sealed,
 )
 
 _INT64_MAX: Final = 2**63 - 1
@@ -35,6 +37,7 @@ _NULL: Final = 1  # the length -1, zigzag encoded
 _CRC: Final = Packer(">I")
 _CRC_AT: Final = 17
 _ATTRIBUTES: Final = Packer(">h")
+_BEHIND_ATTRIBUTES: Final = BatchHeader._fields.index("attributes") + 1
 _MAX_TIMESTAMP: Final = Packer(">q")
 _MAX_TIMESTAMP_AT: Final = 35
 
@@ -260,3 +263,17 @@ def with_max_timestamp(
     crc = crc32c(memoryview(copy)[CRC_END:])
     _CRC.pack_into(copy, _CRC_AT, crc)
     return copy, header._replace(attributes=attributes, max_timestamp=max_timestamp, crc=crc)
+
+
+def recompressed(
+    header: BatchHeader, data: Buffer, compression: Compression, level: int | None
+) -> tuple[bytes, BatchHeader]:
+    """Return the batch of `header` and its records with another compression, and its header.
+
+    Offsets, timestamps, producer and sequence stay: the records count from the header.
+    """
+    attributes = header.attributes & ~COMPRESSION_MASK | compression
+    body = compress(compression, bytes(data), level)
+    fields = attributes, *header[_BEHIND_ATTRIBUTES:]
+    batch = sealed(header.base_offset, header.leader_epoch, fields, body)
+    return batch, read_header(batch)

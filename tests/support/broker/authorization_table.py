@@ -239,7 +239,6 @@ GROUPS = (
             ("Heartbeat", {}),
             ("LeaveGroup", {"members": [{"member_id": "m"}]}),
             ("SyncGroup", {"protocol_type": "consumer", "protocol_name": "range"}),
-            ("ShareGroupHeartbeat", {"member_id": "m"}),
         )
     ),
     Row("JoinGroup", 0, {"group_id": "g", "session_timeout_ms": 6000}, {"G READ": _GROUP}),
@@ -406,6 +405,21 @@ ADMINISTRATION = (
     Row("ListConfigResources", None, {}, {"C DESCRIBE_CONFIGS": _TOP}),
     Row("AddRaftVoter", None, {"cluster_id": "another"}, {"C ALTER": _TOP}),
     Row("RemoveRaftVoter", None, {"cluster_id": "another"}, {"C ALTER": _TOP}),
+    *(
+        Row(
+            api,
+            None,
+            {"group_id": "g", "topics": [{"topic_id": ID, "partitions": [{"partition": 0}]}]},
+            {"C CLUSTER_ACTION": {"results.partitions.error_code": CLUSTER}},
+        )
+        for api in (
+            "InitializeShareGroupState",
+            "ReadShareGroupState",
+            "WriteShareGroupState",
+            "DeleteShareGroupState",
+            "ReadShareGroupStateSummary",
+        )
+    ),
 )
 
 ROWS = (*DATA, *TOPICS, *GROUPS, *TRANSACTIONS, *ADMINISTRATION)

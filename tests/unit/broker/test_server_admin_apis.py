@@ -22,7 +22,6 @@ from quorumlog.wire.codec.messages.create_partitions import (
 )
 from quorumlog.wire.codec.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from quorumlog.wire.codec.messages.list_config_resources import ListConfigResourcesRequest
-from quorumlog.wire.codec.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from quorumlog.wire.codec.records import Record, encode_batch
 from quorumlog.wire.io.connection import KafkaConnection
 from tests.support.broker.requests import describe_configs, lose_controller, produce, topic_creation
@@ -371,20 +370,34 @@ async def test_what_a_broker_cannot_alter_is_refused(tmp_path: Path) -> None:
     refusals = (
         ("2", ("log.retention.ms", 0, "5"), "Unexpected broker id, expected 1"),
         ("x", ("log.retention.ms", 0, "5"), "Unexpected broker id, expected 1"),
-        ("1", ("node.id", 0, "5"), "Cannot update these configs dynamically: Set(node.id)"),
-        ("", ("replica.fetch.max.bytes", 0, "5"), "dynamically: Set(replica.fetch.max.bytes)"),
-        ("", ("socket.send.buffer.bytes", 0, "5"), "dynamically: Set(socket.send.buffer.bytes)"),
-        ("", ("log.retention.hours", 0, "5"), "dynamically: Set(log.retention.hours)"),
-        ("1", ("transaction.partition.verification.enable", 0, "false"), "dynamically: Set("),
+        ("1", ("node.id", 0, "5"), "Cannot update these configs dynamically: [node.id]"),
+        ("", ("replica.fetch.max.bytes", 0, "5"), "dynamically: [replica.fetch.max.bytes]"),
+        ("", ("socket.send.buffer.bytes", 0, "5"), "dynamically: [socket.send.buffer.bytes]"),
+        ("", ("log.retention.hours", 0, "5"), "dynamically: [log.retention.hours]"),
+        ("1", ("transaction.partition.verification.enable", 0, "false"), "dynamically: ["),
         ("1", ("ssl.cipher.suites", 0, "x"), "ssl.cipher.suites: not supported"),
         ("1", ("num.io.threads", 0, "x"), "Invalid value x for configuration num.io.threads"),
         ("1", ("unclean.leader.election.enable", 0, "true"), "is for all brokers"),
+        ("", ("remote.log.storage.system.enable", 0, "true"), "[remote.log.storage.system.enable]"),
     )
     async with asking(tmp_path) as (broker, connection):
         for name, change, message in refusals:
             refused, why = await alter_some(connection, name, change, resource_type=BROKER_RESOURCE)
             assert (refused, message in (why or "")) == ("INVALID_REQUEST", True), why
             assert not broker.controller.image.broker_configs
+
+
+async def test_a_topic_with_tiered_storage_is_refused_as_without_that_system(
+    tmp_path: Path,
+) -> None:
+    """The code is Kafka's, from brokers with remote.log.storage.system.enable=false."""
+    tiered = "remote.storage.enable"
+    async with asking(tmp_path) as (_, connection):
+        await create(connection, "t")
+        code, why = await alter_some(connection, "t", (tiered, 0, "true"))
+        assert (code, "Tiered storage is not supported" in (why or "")) == ("INVALID_CONFIG", True)
+        allowed = (tiered, 0, "false"), ("remote.log.copy.disable", 0, "true")
+        assert await alter_some(connection, "t", *allowed) == ("NONE", None)
 
 
 SET, DELETE = 0, 1
@@ -472,8 +485,3 @@ async def test_other_types_of_groups_are_refused_with_a_sentence(tmp_path: Path)
             assert said == f"{name} is a setting of {subject}, which this cluster does not have"
         said = await alter(connection, "g", ("share.nonsense", SET, "1"))
         assert said == "Unknown group config name: share.nonsense"
-        assert 76 in connection.api_versions
-        joining = ShareGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0)
-        refused = await connection.send(joining)
-        assert refused.error_code == ErrorCode.UNSUPPORTED_VERSION
-        assert "no share groups (KIP-932)" in (refused.error_message or "")

@@ -17,6 +17,11 @@ from quorumlog.wire.codec.messages.create_topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
+from quorumlog.wire.codec.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from quorumlog.wire.codec.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from quorumlog.wire.codec.messages.describe_cluster import DescribeClusterRequest
 from quorumlog.wire.codec.messages.describe_configs import (
@@ -40,7 +45,7 @@ from quorumlog.wire.codec.messages.metadata import (
 from quorumlog.wire.codec.records import Record, encode_batch
 from quorumlog.wire.codec.schemas import request_class
 from quorumlog.wire.io.connection import KafkaConnection
-from tests.support.broker.requests import lose_controller, produce, topic_creation
+from tests.support.broker.requests import list_offset, lose_controller, produce, topic_creation
 from tests.support.groups.asking import asking, coordinator_is_ready, create, versions
 from tests.support.groups.offset_requests import commit
 from tests.support.groups.single_broker import BROKER, SETTINGS
@@ -310,18 +315,69 @@ async def test_a_partition_named_twice_in_list_offsets_has_one_error(tmp_path: P
         assert partition.log_start_offset == -1
 
 
+FIRST_VERSIONS = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9, -6: 11}
+
+
 async def test_a_special_offset_is_known_from_its_version_on(tmp_path: Path) -> None:
-    first_versions = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9, -6: 11}
     async with asking(tmp_path) as (_, connection):
         await create(connection, "t")
         for version in versions(2):
-            for timestamp in (*first_versions, -7, -(2**63), 5):
+            for timestamp in (*FIRST_VERSIONS, -7, -(2**63), 5):
                 asked = ListOffsetsRequest(replica_id=-1, topics=[list_offsets((0, timestamp))])
                 [topic] = (await connection.send(asked, version=version)).topics
-                is_known = timestamp > 0 or version >= first_versions.get(timestamp, 99)
+                is_known = timestamp > 0 or version >= FIRST_VERSIONS.get(timestamp, 99)
                 expected = ErrorCode.NONE if is_known else ErrorCode.UNSUPPORTED_VERSION
                 [partition] = topic.partitions
                 assert partition.error_code == expected, (version, timestamp)
+
+
+# What Apache Kafka 4.3.1 answers without tiered storage: (offset, timestamp, has an epoch) for the
+# batches [0, 1], [2, 3] and [4, 5] of the timestamps 1000 to 1002, with the log start 0, then 3.
+NOTHING = -1, -1, False
+OFFSETS_OF_KAFKA = {
+    -1: ((6, -1, True), (6, -1, True)),  # latest
+    -2: ((0, -1, True), (3, -1, True)),  # earliest
+    -3: ((4, 1002, True), (4, 1002, True)),  # of the largest timestamp
+    -4: ((0, -1, True), (3, -1, True)),  # earliest local
+    -5: (NOTHING, NOTHING),  # latest tiered
+    -6: (NOTHING, NOTHING),  # earliest pending upload
+    0: ((0, 1000, True), (3, 1001, True)),
+    10**15: (NOTHING, NOTHING),
+}
+
+
+async def test_special_offsets_are_those_of_kafka_without_tiered_storage(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (_, connection):
+        await create(connection, "t")
+        for timestamp_ms in (1000, 1001, 1002):
+            records = [Record(offset, timestamp_ms, b"k", b"v") for offset in (0, 1)]
+            assert (await produce(connection, encode_batch(records))).error_code == 0
+        for place, log_start_offset in enumerate((0, 3)):
+            await delete_records(connection, log_start_offset)
+            for timestamp, answers in OFFSETS_OF_KAFKA.items():
+                for version in range(4, 12):
+                    if version < FIRST_VERSIONS.get(timestamp, 0):
+                        continue
+                    found = await list_offset(connection, timestamp, version=version)
+                    assert found.error_code == ErrorCode.NONE
+                    has_epoch = found.leader_epoch >= 0
+                    answer = found.offset, found.timestamp, has_epoch
+                    assert answer == answers[place], (timestamp, version)
+        for timestamp in (-4, -5, -6):  # they are a leader's answers, too
+            asked = ListOffsetsPartition(
+                partition_index=0, timestamp=timestamp, current_leader_epoch=99
+            )
+            topic = ListOffsetsTopic(name="t", partitions=[asked])
+            request = ListOffsetsRequest(replica_id=-1, topics=[topic], timeout_ms=1000)
+            [refused] = (await connection.send(request)).topics[0].partitions
+            assert refused.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+async def delete_records(connection: KafkaConnection, offset: int) -> None:
+    part = DeleteRecordsPartition(partition_index=0, offset=offset)
+    topics = [DeleteRecordsTopic(name="t", partitions=[part])]
+    answer = await connection.send(DeleteRecordsRequest(topics=topics, timeout_ms=5000))
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE
 
 
 async def test_metadata_of_a_topic_named_twice_or_by_an_id_too_early(tmp_path: Path) -> None:

@@ -234,7 +234,7 @@ def test_settings_that_hold_from_the_start_are_refused(bench: Bench) -> None:
     ).results
     for refused in (at_the_start, wrong, for_all_only):
         assert refused.error_code is ErrorCode.INVALID_REQUEST
-    message = "Cannot update these configs dynamically: Set(listeners)"
+    message = "Cannot update these configs dynamically: [listeners]"
     assert (at_the_start.error_message, good.error_code) == (message, ErrorCode.NONE)
     assert good.configs == {"log.cleanup.policy": "delete,compact"}
 

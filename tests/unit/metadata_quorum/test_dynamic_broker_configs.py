@@ -157,7 +157,7 @@ def test_a_setting_that_is_read_at_the_start_is_refused(
     bench: Bench, broker: str, name: str
 ) -> None:
     """Its deletion changes nothing, and is granted, as in Kafka."""
-    message = f"Cannot update these configs dynamically: Set({name})"
+    message = f"Cannot update these configs dynamically: [{name}]"
     assert alter(bench, broker, name, "5") == (ErrorCode.INVALID_REQUEST, message, {})
     assert alter(bench, broker, name, None)[0] is ErrorCode.NONE
 

@@ -259,6 +259,13 @@ def test_what_would_protect_is_refused(name: str, value: str) -> None:
     assert str(refused.value).startswith(f"{name}: not supported")
 
 
+def test_tiered_storage_is_refused() -> None:
+    name = "remote.log.storage.system.enable"
+    with pytest.raises(ConfigError, match=f"{name}=true: Tiered storage is not supported"):
+        config.build({**COMPLETE, name: "true"})
+    assert config.build({**COMPLETE, name: "False"}).static.texts[name] == "false"
+
+
 def test_a_value_that_can_be_altered_is_kept_for_its_description() -> None:
     built = config.build({**COMPLETE, "num.io.threads": "16"})
     assert built.static.texts["num.io.threads"] == "16"

@@ -1,8 +1,10 @@
 """The admission of a client's record batches, by their header and every record.
 
-A batch is refused whole. Batches that brokers write (internal topics) are checked by their header
-alone. Sources: KIP-98 (one batch of format 2 per partition and request), KIP-467 (errors of single
-records), KIP-937 (timestamps); Kafka's `ProduceRequest.validateRecords` and `LogValidator`.
+A batch is refused whole. A topic with a `compression.type` other than `producer` gets its batches
+compressed anew: the same records, in a new body. Batches that brokers write (internal topics) are
+checked by their header alone. Sources: KIP-98 (one batch of format 2 per partition and request),
+KIP-390 (levels of compression), KIP-467 (errors of single records), KIP-937 (timestamps); Kafka's
+`ProduceRequest.validateRecords` and `LogValidator`.
 """
 
 from collections.abc import Sequence
@@ -10,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, cast
 
 from quorumlog.broker.partitions.core.data_path import RecordError
+from quorumlog.invariants import some
 from quorumlog.native import lane
 from quorumlog.settings.kinds import LONG_MAX
 from quorumlog.settings.topics import TopicConfig
@@ -21,6 +24,7 @@ from quorumlog.wire.codec.inspection import (
     RecordsSummary,
     inspect_records,
     iterate_facts,
+    recompressed,
     unfold,
     with_max_timestamp,
 )
@@ -48,6 +52,10 @@ RECORD_ERRORS_SHOWN: Final = 3  # in the message for the whole batch
 NO_TIMESTAMP: Final = -1
 ZSTD_SINCE: Final = 7  # the version of Produce (KIP-110)
 _COMPRESSIONS: Final = frozenset(Compression)
+_STORED: Final = {"uncompressed": Compression.NONE} | {
+    one.name.lower(): one for one in Compression if one is not Compression.NONE
+}
+"""The compression of stored batches by `compression.type`, unless that is `producer`."""
 _MAGIC_AT: Final = 16
 _ATTRIBUTES_AT: Final = 22  # the low byte of two
 
@@ -62,6 +70,8 @@ class TopicLimits:
     is_compacted: bool  # then every record needs a key
     has_append_time: bool  # then records get the broker's time
     is_internal: bool  # then only brokers write to it, and their records are trusted
+    compression: Compression | None = None  # of stored batches; None: the producer's
+    compression_level: int | None = None
 
     def behind(self, ahead_ms: int) -> "TopicLimits":
         """Return limits for clients whose clocks are up to `ahead_ms` behind the broker's."""
@@ -73,6 +83,7 @@ def topic_limits(config: TopicConfig, *, is_internal: bool) -> TopicLimits:
     """Return the limits of a topic; with LogAppendTime a producer's timestamps are unlimited."""
     has_append_time = config.message_timestamp_type == "LogAppendTime"
     before_max_ms, after_max_ms = LONG_MAX, LONG_MAX
+    compression = None if is_internal else _STORED.get(config.compression_type)
     if not has_append_time:
         before_max_ms = config.message_timestamp_before_max_ms
         after_max_ms = config.message_timestamp_after_max_ms
@@ -83,14 +94,28 @@ def topic_limits(config: TopicConfig, *, is_internal: bool) -> TopicLimits:
         is_compacted="compact" in config.policies,
         has_append_time=has_append_time,
         is_internal=is_internal,
+        compression=compression,
+        compression_level=_level(config, compression),
     )
+
+
+def _level(config: TopicConfig, compression: Compression | None) -> int | None:
+    match compression:
+        case Compression.GZIP:
+            return config.compression_gzip_level
+        case Compression.LZ4:
+            return config.compression_lz4_level
+        case Compression.ZSTD:
+            return config.compression_zstd_level
+        case _:
+            return None
 
 
 class Admission(NamedTuple):
     """With NONE, `records` is the one batch to append and `header` its header.
 
-    `records` is the client's batch, or a copy whose header has the largest timestamp of its records
-    or the time of the append.
+    `records` is the client's batch, or a copy: its header has the largest timestamp of its records
+    or the time of the append, or its records are compressed anew.
     """
 
     error_code: ErrorCode
@@ -122,6 +147,11 @@ def is_transactional(records: Buffer) -> bool:
     )
 
 
+def compression_bits(records: Buffer) -> int:
+    """Return the compression type in the attributes of a batch; 0: none, or no batch."""
+    return records[_ATTRIBUTES_AT] & COMPRESSION_MASK if len(records) >= HEADER_BYTES else 0
+
+
 def usual_headers(
     batches: Sequence[Buffer], limits: TopicLimits, wall_ms: int
 ) -> list[BatchHeader]:
@@ -130,7 +160,7 @@ def usual_headers(
     The next batch needs `admit`: it is compressed or unusual, or so many bytes would take long.
     """
     functions = lane.functions
-    if functions is None or limits.has_append_time or limits.is_internal:
+    if functions is None or limits.has_append_time or limits.is_internal or limits.compression:
         return []
     earliest = wall_ms - limits.timestamp_before_max_ms
     latest = min(wall_ms + limits.timestamp_after_max_ms, LONG_MAX)
@@ -215,14 +245,31 @@ def _judge_records(
         refusal = _refusal(data, header, limits, wall_ms, at)
         if refusal is not None:
             return refusal
+    admitted = _stamped(framed, header, limits, wall_ms, summary.max_timestamp)
+    compression = limits.compression
+    if compression is None or compression is header.compression:
+        return admitted
+    header = some(admitted.header, "an admitted batch has a header")
+    batch, header = recompressed(header, data, compression, limits.compression_level)
+    if len(batch) > limits.max_message_bytes:  # as Kafka, which checks the size again
+        reason = f"a batch of {len(batch)} bytes after its compression by the broker; "
+        reason += f"max.message.bytes is {limits.max_message_bytes}"
+        return Admission(ErrorCode.MESSAGE_TOO_LARGE, reason=reason)
+    return Admission(ErrorCode.NONE, header, batch)
+
+
+def _stamped(
+    framed: Admission, header: BatchHeader, limits: TopicLimits, wall_ms: int, max_timestamp: int
+) -> Admission:
+    """Return the batch with the time of the append, or its records' largest timestamp."""
     if limits.has_append_time:
-        stamped, header = with_max_timestamp(records, header, wall_ms, is_append_time=True)
+        stamped, header = with_max_timestamp(framed.records, header, wall_ms, is_append_time=True)
         return Admission(ErrorCode.NONE, header, stamped)
-    max_timestamp = max(summary.max_timestamp, NO_TIMESTAMP)
+    max_timestamp = max(max_timestamp, NO_TIMESTAMP)
     if header.max_timestamp == max_timestamp and not header.has_log_append_time:
         return framed
-    records, header = with_max_timestamp(records, header, max_timestamp)
-    return Admission(ErrorCode.NONE, header, records)
+    stamped, header = with_max_timestamp(framed.records, header, max_timestamp)
+    return Admission(ErrorCode.NONE, header, stamped)
 
 
 def _may_break(summary: RecordsSummary, limits: TopicLimits, wall_ms: int) -> bool:

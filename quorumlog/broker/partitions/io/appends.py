@@ -7,6 +7,7 @@ from typing import Final
 from quorumlog.broker.deadline_timer import DeadlineTimer
 from quorumlog.broker.partitions.io.transaction_verifier import TransactionVerifier
 from quorumlog.broker.partitions.log.appends import Appends
+from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.broker.partitions.log.verified_appends import TransactionProducer, Verify
 from quorumlog.clock import monotonic_ms
@@ -17,10 +18,14 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 class TimedAppends(Appends):
     """All produces of this broker, by the clock of the event loop."""
 
-    def __init__(self, replicas: ReplicaSet, *, wall_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, replicas: ReplicaSet, *, wall_ms: Callable[[], int], disk: DiskQueue
+    ) -> None:
         self._timer: Final = DeadlineTimer(replicas.deadlines, self.expire)
         self.stop: Final = self._timer.stop
-        super().__init__(replicas, now_ms=monotonic_ms, wall_ms=wall_ms, arm=self._timer.arm)
+        super().__init__(
+            replicas, now_ms=monotonic_ms, wall_ms=wall_ms, arm=self._timer.arm, disk=disk
+        )
 
 
 def verification_by(verifier: TransactionVerifier) -> Verify:

@@ -4,15 +4,21 @@ With `log.flush.acks`, acks=1 waits until the batch is on the leader's disk.
 
 Order of the checks: the replica, its leadership, the limit of waiting batches, admission, the
 producer, its transaction. All steps up to the append happen within the call, so the caller's
-buffer is free after it. While a log is swapped for its copy in another log directory, or a
-coordinator verifies a transaction, a batch waits as a copy.
+buffer is free after it. While a log is swapped for its copy in another log directory, a coordinator
+verifies a transaction, or a batch is compressed anew, it waits as a copy.
 """
 
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from quorumlog.broker.partitions.core.admission import NO_TIMESTAMP, Admission, admit, usual_headers
+from quorumlog.broker.partitions.core.admission import (
+    NO_TIMESTAMP,
+    Admission,
+    TopicLimits,
+    admit,
+    usual_headers,
+)
 from quorumlog.broker.partitions.core.data_path import (
     ACKS_ALL,
     ACKS_LEADER,
@@ -24,7 +30,9 @@ from quorumlog.broker.partitions.core.data_path import (
 from quorumlog.broker.partitions.core.producer_state import ACCEPTED
 from quorumlog.broker.partitions.core.purgatory import deadline_of
 from quorumlog.broker.partitions.core.verification import Guard
+from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
+from quorumlog.broker.partitions.log.recompressions import Recompressions
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.broker.partitions.log.verified_appends import (
     AdmittedBatch,
@@ -47,6 +55,8 @@ TOO_MANY_WAIT: Final = f"not appended: {WAITING_MAX} batches wait already"
 
 _NONE: Final = ErrorCode.NONE  # an attribute of an enum costs a call
 _MarkerAt = tuple[TransactionMarker, int]  # and the time
+_Request = tuple[TopicPartition, int, int, ProduceDone, ClientTransaction | None]
+"""A partition, acks, the timeout, the receiver of the outcome, and the transaction."""
 WITHOUT_TRANSACTIONAL_ID: Final = ProduceResult(
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     error_message="transactional records in a request without a transactional id",
@@ -57,6 +67,7 @@ class Appends:
     """All produces of this broker, and the markers of transactions.
 
     `arm(deadline_ms)` is called with each deadline that is now the earliest: call `expire` then.
+    `disk`: the queue where batches are compressed anew.
     """
 
     def __init__(
@@ -66,6 +77,7 @@ class Appends:
         now_ms: Callable[[], int],
         wall_ms: Callable[[], int],
         arm: Callable[[int], None],
+        disk: DiskQueue,
     ) -> None:
         self._replicas: Final = replicas
         self._drivers: Final = replicas.drivers
@@ -74,6 +86,7 @@ class Appends:
         self._arm: Final = arm
         self._deadlines: Final = replicas.deadlines
         self._verified: Final = VerifiedAppends(self._drivers, self._append_verified)
+        self._recompressions: Final = Recompressions(disk)
         self._last_marker: tuple[_MarkerAt, tuple[bytes, BatchHeader]] | None = None
 
     def append(
@@ -94,7 +107,8 @@ class Appends:
         if driver is None:
             done(ProduceResult(self._replicas.error_for_missing(topic_partition)))
             return
-        if driver.is_swapping_log:
+        recompressions = self._recompressions
+        if driver.is_swapping_log and not recompressions.is_waiting(topic_partition):
             kept = bytes(records)  # the receive buffer may be reused
             again = partial(self.append, topic_partition, kept, acks=acks, timeout_ms=timeout_ms)
             driver.hold(partial(again, done=done, transaction=transaction))
@@ -103,16 +117,45 @@ class Appends:
         if refusal is not None:
             done(refusal)
             return
-        limits = self._replicas.limits_of(topic_partition.topic)
-        admission = admit(records, limits, self._wall_ms(), topic_partition)
+        limits, wall_ms = self._replicas.limits_of(topic_partition.topic), self._wall_ms()
+        request = topic_partition, acks, timeout_ms, done, transaction
+        if recompressions.must_hold(topic_partition, records, limits):
+            admitted = partial(self._append_recompressed, request, limits)
+            recompressions.hold(
+                topic_partition, records, limits, wall_ms, admitted=admitted, done=done
+            )
+            return
+        admission = admit(records, limits, wall_ms, topic_partition)
+        self._append_admitted(driver, request, limits, admission)
+
+    def _append_recompressed(
+        self, request: _Request, limits: TopicLimits, admission: Admission
+    ) -> None:
+        """Append a batch that has waited: the partition may have changed meanwhile."""
+        at, acks, _, done, _ = request
+        driver = self._drivers.get(at)
+        if driver is None:
+            done(ProduceResult(self._replicas.error_for_missing(at)))
+            return
+        if driver.is_swapping_log:
+            driver.hold(partial(self._append_recompressed, request, limits, admission))
+            return
+        refusal = self._refusal(driver, acks)
+        if refusal is not None:
+            done(refusal)
+        else:
+            self._append_admitted(driver, request, limits, admission)
+
+    def _append_admitted(
+        self, driver: PartitionDriver, request: _Request, limits: TopicLimits, admission: Admission
+    ) -> None:
+        at, acks, timeout_ms, done, transaction = request
         header = admission.header
         if header is None:
             driver.traffic.note_failed_produce()
             done(_refused(admission, driver))
             return
-        batch = AdmittedBatch(
-            topic_partition, admission.records, header, acks, timeout_ms, done, transaction
-        )
+        batch = AdmittedBatch(at, admission.records, header, acks, timeout_ms, done, transaction)
         if limits.is_internal:  # a coordinator's batch
             self._append(driver, batch, driver.producers.check_epoch(header))
         elif header.producer_id < 0:  # not transactional: `admit` has checked that
@@ -142,7 +185,7 @@ class Appends:
         if driver is None or driver.is_swapping_log or self._refusal(driver, acks) is not None:
             return None
         limits, wall_ms = self._replicas.limits_of(at.topic), self._wall_ms()
-        if limits.is_internal:
+        if limits.is_internal or limits.compression or self._recompressions.is_waiting(at):
             return None
         run: list[LeaderBatch] = []
         header: BatchHeader | None = None
