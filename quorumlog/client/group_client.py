@@ -42,7 +42,7 @@ class GroupClient:
             cluster,
             group_id,
             instance_id=settings.group_instance_id,
-            require_stable=settings.isolation_level == "read_committed",
+            require_stable=True,  # as in Kafka, of every consumer: KIP-447
         )
         self.committer: Final = Committer(
             settings, positions, self._coordinator, self._membership, cluster.metadata.topic_id

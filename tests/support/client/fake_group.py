@@ -26,7 +26,7 @@ from quorumlog.wire.codec.records import Record, encode_batch
 from tests.support.client.fake_cluster import SPOKEN, FakeCluster, T
 
 COMMIT, OFFSET_FETCH, FIND, JOIN, HEARTBEAT, LEAVE, SYNC = 8, 9, 10, 11, 12, 13, 14
-VERSIONS = {COMMIT: 7, OFFSET_FETCH: 5, FIND: 2, JOIN: 5, HEARTBEAT: 3, LEAVE: 3, SYNC: 3}
+VERSIONS = {COMMIT: 7, OFFSET_FETCH: 7, FIND: 2, JOIN: 5, HEARTBEAT: 3, LEAVE: 3, SYNC: 3}
 
 
 class GroupCluster(FakeCluster):

@@ -9,9 +9,15 @@ import pytest
 from quorumlog.client import Admin, Consumer, KafkaError, RebalanceListener, TopicPartition
 from quorumlog.client.io.broker_connections import why_unreachable
 from quorumlog.client.io.metadata_source import MetadataSource
-from quorumlog.client.settings import AdminSettings, ConsumerOptions
+from quorumlog.client.settings import AdminSettings, ConsumerOptions, IsolationLevel
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.metadata import MetadataRequest
+from quorumlog.wire.codec.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponseTopic,
+)
 from quorumlog.wire.io.connection import ConnectionLost
 from quorumlog.wire.io.security import PLAINTEXT
 from tests.support.client.fake_cluster import T, fake_cluster
@@ -307,6 +313,32 @@ async def test_a_commit_of_an_older_epoch_is_tried_again_only_for_what_the_membe
             await consumer.commit({TopicPartition("t", 1): 7})
         assert cluster.commits == [7]
         cluster.refusals = []
+
+
+@pytest.mark.parametrize("isolation_level", ["read_uncommitted", "read_committed"])
+async def test_no_consumer_begins_at_an_offset_that_a_transaction_may_still_change(
+    isolation_level: IsolationLevel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit of a transaction returns before its markers are written (KIP-447)."""
+    async with in_group(9, OPTIONS, isolation_level=isolation_level, retry_backoff_ms=5) as (
+        cluster,
+        consumer,
+    ):
+        asked: list[bool] = []
+
+        def pending_at_first(request: OffsetFetchRequest) -> OffsetFetchResponse:
+            asked.append(request.require_stable)
+            code = ErrorCode.UNSTABLE_OFFSET_COMMIT if len(asked) < 3 else ErrorCode.NONE
+            offset = OffsetFetchResponsePartition(committed_offset=4, error_code=code)
+            return OffsetFetchResponse(
+                topics=[OffsetFetchResponseTopic(name="t", partitions=[offset])]
+            )
+
+        monkeypatch.setattr(cluster, "offsets", pending_at_first)
+        assert (await consumer.committed([T]))[T].offset == 4
+        consumer.subscribe(["t"])
+        assert await values(consumer, 5) == [b"4", b"5", b"6", b"7", b"8"]
+        assert asked == [True] * 4
 
 
 async def test_a_consumer_of_a_dead_cluster_closes_too(monkeypatch: pytest.MonkeyPatch) -> None:
