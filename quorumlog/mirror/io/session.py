@@ -98,6 +98,7 @@ class Session:
         The settings are checked before the fence: a mirror that is refused must not end another.
         """
         settings, topic = self.settings, self.settings.positions_topic
+        await self._names()
         brokers = len((await self.target.describe_cluster()).nodes)
         await ensure_positions_topic(self.target, topic, brokers)
         consumer = Consumer(
@@ -114,7 +115,6 @@ class Session:
         async with PositionsReader(settings.target, topic) as reader:
             await reader.read()
             self._check_owner(reader.generation)
-            await self._names()
             await transfer.start()
             contents = await reader.read()
         await transfer.write([(GENERATION_KEY, self.identity)])
