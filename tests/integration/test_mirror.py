@@ -21,6 +21,7 @@ from quorumlog.mirror import (
     MirrorSettings,
     TopicsStopped,
 )
+from quorumlog.mirror.core.mm2_records import checkpoint, offset_sync
 from quorumlog.mirror.reports import Report
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mirror")]
@@ -357,3 +358,21 @@ async def test_a_topic_whose_record_is_too_large_stops_alone(
         await copy_once(wanted)
     assert len(await values_at(sides.target, f"{alias}.{small}")) == 500
     assert len(await values_at(sides.target, f"{alias}.{great}")) == 1
+
+
+async def test_the_internal_topics_of_mirrormaker_are_written(sides: Sides) -> None:
+    topic = "mm2"
+    place, copy = TopicPartition(topic, 0), TopicPartition(f"{topic}.{topic}", 0)
+    await create(sides.source, topic)
+    await send(sides.source, topic, numbers(0, 10))
+    async with Admin(sides.source) as admin:
+        await admin.alter_consumer_group_offsets("mm2-group", {place: 4})
+    wanted = settings(sides, topic, mm2_compatible=True, target_alias="b", groups=("mm2-group",))
+    async with running(wanted) as task:
+        await until(lambda: has(sides.target, f"{topic}.heartbeats", 2), task)
+        await until(lambda: has(sides.target, f"{topic}.checkpoints.internal", 1), task)
+    (written,) = await read(sides.target, TopicPartition(f"{topic}.checkpoints.internal", 0))
+    group = OffsetAndMetadata(4)
+    assert (written.key, written.value) == checkpoint("mm2-group", copy, 4, group)
+    syncs = await read(sides.source, TopicPartition("mm2-offset-syncs.b.internal", 0))
+    assert offset_sync(place, 9, 9) in [(one.key, one.value) for one in syncs]
