@@ -51,6 +51,7 @@ PLANTS: list[tuple[int, Imports]] = [
     (12, [("quorumlog.client.io.cluster", "random")]),
     (12, [("quorumlog.broker.replicas", "secrets")]),
     (12, [("quorumlog.metadata_quorum.io.peer_liveness", "time")]),
+    (13, [("quorumlog.mirror.io", "quorumlog.storage")]),
 ]
 
 

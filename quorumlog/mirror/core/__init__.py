@@ -1,0 +1,1 @@
+"""The decisions of a mirror: pure, without clients, clock or files."""

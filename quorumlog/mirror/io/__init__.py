@@ -1,0 +1,1 @@
+"""The clients of a mirror, and the tasks that use them."""
