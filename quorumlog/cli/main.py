@@ -208,6 +208,13 @@ COMMANDS: Final[dict[str, Command]] = {
         "quorumlog verify run/history.jsonl --json",
         "quorumlog verify run --engine spark --master spark://host:7077",
     ),
+    "mirror": Group(
+        "mirror_commands",
+        "Copy topics and groups' offsets to another cluster.",
+        "quorumlog mirror --from east:9092 --to west:9092 --topic 'orders.*' --exactly-once",
+        "quorumlog mirror --from old:9092 --to new:9092 --topic '.*' --same-name --once",
+        "quorumlog mirror status --from east:9092 --to west:9092",
+    ),
     "simulate": Command(
         "simulate_command",
         "Run the cores, or whole nodes, under seeded faults.",

@@ -25,3 +25,20 @@ def progress_bar(title: str, total: float) -> Iterator[Callable[[float], object]
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(title, total=total)
         yield lambda done: progress.update(task, completed=done)
+
+
+@contextmanager
+def progress_line() -> Iterator[Callable[[str], object]]:
+    """Show a line on stderr for the time of a block, which receives a function that sets its text.
+
+    Without a terminal there is no line, and nothing is imported for it.
+    """
+    import sys
+
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("") as status:
+        yield status.update

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, Unpack
 
 from quorumlog.client.async_client import AsyncClient
 from quorumlog.client.checks import (
-    checked_offset,
     checked_partition,
     checked_partitions,
     checked_places,
@@ -48,6 +47,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 ITERATION_POLL_MS: Final = 1_000
+_NO_TOPIC_IDS: Final[Mapping[str, bytes]] = {}
 
 Records = dict[TopicPartition, list[ConsumerRecord]]
 
@@ -173,11 +173,16 @@ class Consumer(AsyncClient[_Opened]):
         self._positions.assign(())
         self._positions.report_topics({})
 
-    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+    def assign(
+        self,
+        partitions: Iterable[TopicPartition],
+        topic_ids: Mapping[str, bytes] = _NO_TOPIC_IDS,
+    ) -> None:
         """Read exactly these partitions, without assignments by a group.
 
         `poll` raises UNKNOWN_TOPIC_OR_PARTITION for a partition that was missing for
-        `default_api_timeout_ms`.
+        `default_api_timeout_ms`. topic_ids: by name, the topics to which the offsets of following
+        calls of `seek` belong (KIP-516); a topic that was created again is then not read at them.
         """
         opened = self._running()
         if opened.group is not None and opened.group.is_subscribed:
@@ -185,7 +190,7 @@ class Consumer(AsyncClient[_Opened]):
         wanted = checked_partitions(partitions)
         opened.fetcher.missing_is_error = True
         opened.cluster.add_topics({partition.topic for partition in wanted})
-        self._positions.assign(wanted)
+        self._positions.assign(wanted, topic_ids, by_group=False)
         self._positions.report_topics({})
         opened.fetcher.wake()
 
@@ -315,10 +320,15 @@ class Consumer(AsyncClient[_Opened]):
 
     # --- positions ---
 
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Continue at `offset`. Raises KeyError if unassigned, TypeError, ValueError."""
+    def seek(self, partition: TopicPartition, offset: OffsetAndMetadata | int) -> None:
+        """Continue at `offset`. Raises KeyError if unassigned, TypeError, ValueError.
+
+        With the leader epoch of the record before it, the leader detects that its log was truncated
+        below this offset (KIP-320).
+        """
         opened = self._running()
-        self._positions.seek(checked_partition(partition), checked_offset(offset))
+        ((name, place),) = checked_places({partition: offset}).items()
+        self._positions.seek(name, place.offset, place.leader_epoch)
         opened.fetcher.wake()
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:

@@ -22,6 +22,7 @@ accuse the cluster of an aborted read; a wrong `info` only makes the checker's w
 from typing import Final
 
 from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode, known
+from quorumlog.wire.codec.identifiers import TopicPartition
 
 DEFINITE: Final = frozenset(
     {
@@ -146,6 +147,31 @@ class KafkaError(Exception):
     def fatal(self) -> bool:
         """True if the client object is unusable."""
         return self.code in FATAL
+
+
+class PositionLost(KafkaError):
+    """A consumer's position that its log does not have, with auto_offset_reset="none".
+
+    `poll` raises it once; the partition waits for a `seek`. `offset`: the position, -1 if there was
+    none yet. `topic_id`: of the topic that a `seek` will read; another id than before if the topic
+    was created again. `truncated_to`: the offset at which the log diverges from the records read
+    before (KIP-320); None if it does not, or if that is unknown.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        topic_partition: TopicPartition,
+        *,
+        offset: int,
+        topic_id: bytes,
+        truncated_to: int | None = None,
+    ) -> None:
+        super().__init__(ErrorCode.OFFSET_OUT_OF_RANGE, message, definite=True)
+        self.topic_partition: Final = topic_partition
+        self.offset: Final = offset
+        self.topic_id: Final = topic_id
+        self.truncated_to: Final = truncated_to
 
 
 class TransactionError(KafkaError):

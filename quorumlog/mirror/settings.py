@@ -32,7 +32,8 @@ class MirrorSettings:
     on_recreated: a topic that was deleted and created again stops, or is copied from its start.
     replication_factor: of created topics; None: that of the source, at most the number of brokers.
     mm2_compatible: also write MirrorMaker 2's internal topics (KIP-382), with `target_alias`.
-    *_interval_ms: between two looks at the topics, two commits for groups.
+    *_interval_ms: between two refreshes of the topics, and of their settings (MirrorMaker 2's ten
+        minutes); between two commits for groups.
     poll_records, poll_bytes: the most that one transaction copies.
     Raises ValueError.
     """
@@ -53,6 +54,7 @@ class MirrorSettings:
     compression_type: CompressionType = "none"
     mm2_compatible: bool = False
     refresh_interval_ms: int = 30_000
+    config_interval_ms: int = 600_000
     group_interval_ms: int = 10_000
     poll_records: int = 20_000
     poll_bytes: int = 8 * 1024 * 1024
@@ -70,7 +72,8 @@ class MirrorSettings:
             raise ValueError("mm2_compatible needs a target_alias: it is in the topics' names")
         for expression in (*self.topics, *self.exclude, *self.groups, *self.exclude_groups):
             _check_expression(expression)
-        for name in ("refresh_interval_ms", "group_interval_ms", "poll_records", "poll_bytes"):
+        intervals = "refresh_interval_ms", "config_interval_ms", "group_interval_ms"
+        for name in (*intervals, "poll_records", "poll_bytes"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be above 0")
 

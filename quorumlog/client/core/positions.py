@@ -26,7 +26,7 @@ from quorumlog.client.core.position import (
     PositionState,
     Reset,
 )
-from quorumlog.client.errors import KafkaError, answered, denied
+from quorumlog.client.errors import KafkaError, PositionLost, answered, denied
 from quorumlog.client.offset_resets import parse_offset_reset
 from quorumlog.client.records import ConsumerRecord, OffsetAndMetadata
 from quorumlog.client.settings import ConsumerSettings
@@ -71,11 +71,16 @@ class Positions:
         return iter(self.by_partition.values())
 
     def assign(
-        self, partitions: Iterable[TopicPartition], topic_ids: Mapping[str, bytes] = _NO_TOPIC_IDS
+        self,
+        partitions: Iterable[TopicPartition],
+        topic_ids: Mapping[str, bytes] = _NO_TOPIC_IDS,
+        *,
+        by_group: bool = True,
     ) -> None:
         """Read exactly these partitions; partitions that were assigned before keep their position.
 
-        topic_ids: by topic name, if the assignment has topic ids (KIP-848).
+        topic_ids: by topic name, if the assignment has topic ids. An id of the group (KIP-848)
+        changes only with another assignment; an id of the user, if the topic is created again.
         """
         old = self.by_partition
         self.by_partition = {
@@ -83,7 +88,7 @@ class Positions:
             or Position(
                 one,
                 topic_id=topic_ids.get(one.topic, ZERO_TOPIC_ID),
-                is_assigned_id=one.topic in topic_ids,
+                is_assigned_id=by_group and one.topic in topic_ids,
             )
             for one in partitions
         }
@@ -160,7 +165,7 @@ class Positions:
             return
         position.state = PositionState.LOOKING  # with "none", until the user seeks
         position.drop_chunks()
-        self._reset_by_policy(position, ErrorCode.OFFSET_OUT_OF_RANGE, cause)
+        self._reset_by_policy(position, cause)
 
     # --- positions that the user chooses ---
 
@@ -187,15 +192,25 @@ class Positions:
         position.state, position.reset = PositionState.RESETTING, reset
         position.retry_at_ms = 0.0
 
-    def _reset_by_policy(self, position: Position, code: ErrorCode, why: str) -> None:
+    def _reset_by_policy(
+        self, position: Position, why: str, *, truncated_to: int | None = None
+    ) -> None:
         policy = parse_offset_reset(self.settings.auto_offset_reset)
         if position.fetch_offset >= 0:
             setting = self.settings.auto_offset_reset
             position.lost = position.fetch_offset, f"{why} (auto_offset_reset={setting})"
         if policy == "none":
             position.retry_at_ms = float("inf")  # until the user seeks
-            message = f"{position.topic_partition}: {why}, and auto_offset_reset is none"
-            self.report(position.topic_partition, KafkaError(code, message, definite=True))
+            name = position.topic_partition
+            message = f"{name}: {why}, and auto_offset_reset is none"
+            lost = PositionLost(
+                message,
+                name,
+                offset=position.offset,
+                topic_id=position.topic_id,
+                truncated_to=truncated_to,
+            )
+            self.report(name, lost)
         elif isinstance(policy, int):
             self._reset(position, Reset(LATEST_TIMESTAMP, age_ms=policy))
         else:
@@ -242,7 +257,7 @@ class Positions:
             return
         if committed is None or committed.offset < 0:
             no_offset = "the group has no committed offset"
-            self._reset_by_policy(position, ErrorCode.OFFSET_OUT_OF_RANGE, no_offset)
+            self._reset_by_policy(position, no_offset)
         else:
             position.place(committed.offset, committed.leader_epoch)
             position.consumed = committed
@@ -292,7 +307,7 @@ class Positions:
         code = known(answer.error_code)
         if code == ErrorCode.OFFSET_OUT_OF_RANGE and position.preferred_replica < 0:
             out = f"offset {fetch_offset} is out of range"
-            self._reset_by_policy(position, code, out)
+            self._reset_by_policy(position, out)
             return False
         was_refused, position.refusal = position.refusal != ErrorCode.NONE, code
         if code != ErrorCode.NONE:
@@ -317,7 +332,7 @@ class Positions:
         if position.chunks:
             position.drop_chunks()  # the user's offset may still be in the log: fetch from it
         elif self.settings.auto_offset_reset == "none":
-            self._reset_by_policy(position, ErrorCode.OFFSET_OUT_OF_RANGE, cause)
+            self._reset_by_policy(position, cause, truncated_to=end_offset)
         else:
             if end_offset < position.offset:
                 self._note_move(position, position.offset, end_offset, cause)

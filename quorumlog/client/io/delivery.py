@@ -4,12 +4,16 @@ import asyncio
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextvars import Context
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final, overload
 
 from quorumlog.client.core.batch import Batch, BatchState
 from quorumlog.client.errors import KafkaError
 from quorumlog.client.records import RecordMetadata
+from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
+
+_NO_ANSWER: Final = frozenset({ErrorCode.NONE, ErrorCode.NETWORK_EXCEPTION})
 
 
 async def wait_until_done(batch: Batch) -> None:
@@ -187,6 +191,34 @@ class Deliveries(Sequence[Delivery]):
         for batch in self._distinct():
             if batch.error is not None:
                 raise batch.error.again()
+
+    def stretches(self) -> list[tuple[int, int]]:
+        """Return the first offset and the count of records of each stretch of the log, in order.
+
+        The offset is -1 where `RecordMetadata.offset` would be -1. Raises as `await` does, and
+        InvalidStateError before the end of every record.
+        """
+        if not self.done():
+            raise asyncio.InvalidStateError("not every record is acknowledged yet")
+        self.raise_error()
+        found: list[tuple[int, int]] = []
+        index = 0
+        for batch, records in groupby(self._batches):
+            count = len([*records])
+            offset = batch.base_offset
+            found.append((offset + self._indices[index] if offset >= 0 else -1, count))
+            index += count
+        return found
+
+    def refusal(self) -> ErrorCode:
+        """Return the broker's first error for a failed batch of these records; NONE: it sent none.
+
+        A failed batch of a transaction fails the other batches, too; this tells them apart.
+        """
+        for batch in self._distinct():
+            if batch.error is not None and batch.last_code not in _NO_ANSWER:
+                return batch.last_code
+        return ErrorCode.NONE
 
     def _distinct(self) -> Iterable[Batch]:
         return dict.fromkeys(self._batches)

@@ -12,7 +12,7 @@ may read records again, and misses none (KIP-545 promises no more).
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 RUNS_MAX: Final = 512
@@ -28,6 +28,30 @@ class OffsetRun(NamedTuple):
     upstream: int
     downstream: int
     size: int
+
+
+def runs_of(offsets: Sequence[int], stretches: Iterable[tuple[int, int]]) -> list[OffsetRun]:
+    """Return the runs of records with these ascending offsets at the source.
+
+    stretches: the first offset at the target and the count of records, in order. A stretch at -1
+    has no known offset; its records are in no run.
+    """
+    runs: list[OffsetRun] = []
+    index = 0
+    for downstream, count in stretches:
+        part = offsets[index : index + count]
+        index += count
+        if downstream < 0 or not part:
+            continue
+        if part[-1] - part[0] == count - 1:
+            runs.append(OffsetRun(part[0], downstream, count))
+            continue
+        begin = 0
+        for end in range(1, count + 1):
+            if end == count or part[end] != part[end - 1] + 1:
+                runs.append(OffsetRun(part[begin], downstream + begin, end - begin))
+                begin = end
+    return runs
 
 
 class OffsetRuns:

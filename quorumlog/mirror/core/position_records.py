@@ -6,7 +6,7 @@ Key and value are JSON objects, so that every consumer can show them. The key's 
 |---|---|---|
 | generation | | the mirror that writes here now: Generation |
 | position | topic, partition | the next offset to copy: Position |
-| runs | topic, partition | `runs`: up to 512 of [upstream, downstream, size] |
+| runs | topic, partition | up to 512 runs of [upstream, downstream, size]: Translation |
 | checkpoint | | time of the last commits for groups: Checkpoint |
 
 With `exactly_once`, a position is in the transaction of the records that it counts. Otherwise it
@@ -16,7 +16,6 @@ which fences an older mirror of the alias.
 
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from binascii import Error as NoBase64
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, assert_never
@@ -44,14 +43,24 @@ class Position:
     """Where the copy of one partition goes on.
 
     offset: the next offset to copy, of the source. `leader_epoch`: of the record before, -1 if
-    unknown. `topic_id`: of the source's topic, zeros if its brokers have no topic ids. `runs`: the
-    first run and the newest.
+    unknown. `topic_id`, `copy_id`: of the topic and of its copy; zeros if the brokers have no topic
+    ids. `runs`: the first run and the newest.
     """
 
     offset: int
     topic_id: bytes = ZERO_TOPIC_ID
+    copy_id: bytes = ZERO_TOPIC_ID
     leader_epoch: int = -1
     runs: tuple[OffsetRun, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """The runs of a partition of the topics with these ids; written when groups are moved."""
+
+    topic_id: bytes
+    copy_id: bytes
+    runs: tuple[OffsetRun, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +87,7 @@ class Checkpoint:
 
 GENERATION_KEY: Final = RecordKey("generation")
 CHECKPOINT_KEY: Final = RecordKey("checkpoint")
-Content = Position | Generation | Checkpoint | tuple[OffsetRun, ...]
+Content = Position | Translation | Generation | Checkpoint
 
 
 def encode_key(key: RecordKey) -> bytes:
@@ -102,20 +111,19 @@ def encode_content(content: Content) -> bytes:
     """Return the bytes of a value."""
     value: dict[str, Any]
     match content:
-        case Position():
+        case Position() | Translation():
             value = {
-                "offset": content.offset,
-                "topic_id": urlsafe_b64encode(content.topic_id).decode().rstrip("="),
-                "leader_epoch": content.leader_epoch,
+                "topic_id": _text_of(content.topic_id),
+                "copy_id": _text_of(content.copy_id),
                 "runs": content.runs,
             }
+            if isinstance(content, Position):
+                value |= {"offset": content.offset, "leader_epoch": content.leader_epoch}
         case Generation():
             value = {name: getattr(content, name) for name in _GENERATION}
         case Checkpoint():
             stopped = {**(content.stopped or {})}
             value = {"time_ms": content.time_ms, "groups": content.groups, "stopped": stopped}
-        case tuple():
-            value = {"runs": content}
         case _:
             assert_never(content)
     return _json(value)
@@ -131,12 +139,14 @@ def decode_content(kind: str, data: bytes) -> Content | None:
         case "position":
             return Position(
                 offset=_field(found, "offset", int),
-                topic_id=_topic_id(_field(found, "topic_id", str)),
+                topic_id=_topic_id(found, "topic_id"),
+                copy_id=_topic_id(found, "copy_id"),
                 leader_epoch=_field(found, "leader_epoch", int),
                 runs=_runs(found),
             )
         case "runs":
-            return _runs(found)
+            ids = _topic_id(found, "topic_id"), _topic_id(found, "copy_id")
+            return Translation(*ids, _runs(found))
         case "generation":
             return Generation(
                 instance=_field(found, "instance", str),
@@ -188,13 +198,19 @@ def _texts(found: Mapping[str, Any], name: str) -> tuple[str, ...]:
     return tuple(str(text) for text in _field(found, name, list))
 
 
-def _topic_id(text: str) -> bytes:
+def _text_of(topic_id: bytes) -> str:
+    """Return Kafka's text of a topic id."""
+    return urlsafe_b64encode(topic_id).decode().rstrip("=")
+
+
+def _topic_id(found: Mapping[str, Any], name: str) -> bytes:
+    text = _field(found, name, str)
     try:
         topic_id = urlsafe_b64decode(text + "==")
-    except (NoBase64, ValueError):
+    except ValueError:
         topic_id = b""
     if len(topic_id) != _TOPIC_ID_BYTES:
-        raise BadPositionRecord(f"topic_id: {text!r} is no id of a topic")
+        raise BadPositionRecord(f"{name}: {text!r} is no id of a topic")
     return topic_id
 
 

@@ -1,0 +1,291 @@
+"""`quorumlog mirror`: copies topics from one cluster to another, and shows how far it is."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+import typer
+
+from quorumlog.cli.connect import Access, resolve, run
+from quorumlog.cli.options import Json, parse_duration_ms
+from quorumlog.cli.output import EXIT_USAGE, document, fail, one_line_errors, outcome, say, table
+from quorumlog.cli.progress import progress_line
+from quorumlog.clock import wall_clock_ms
+
+if TYPE_CHECKING:
+    from quorumlog.mirror import MirrorSettings
+    from quorumlog.mirror.io.pump import Progress
+    from quorumlog.mirror.reports import Report
+
+app = typer.Typer(
+    help="Copy topics and groups' offsets from one cluster to another.",
+    invoke_without_command=True,
+    subcommand_metavar="[COMMAND]",
+)
+
+_PROGRESS_S: Final = 1.0
+
+From = Annotated[
+    str | None, typer.Option("--from", metavar="HOST:PORT,...", help="Brokers of the source.")
+]
+To = Annotated[
+    str | None, typer.Option("--to", metavar="HOST:PORT,...", help="Brokers of the target.")
+]
+FromConfig = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Properties of a Java client or of librdkafka for the source: TLS, SASL, addresses.",
+    ),
+]
+ToConfig = Annotated[Path | None, typer.Option(metavar="FILE", help="The same for the target.")]
+Topics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic", metavar="REGEX", help="Regular expression of whole topic names. Repeatable."
+    ),
+]
+Alias = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="Name of the source at the target: in the prefix of the copies and in the topic"
+        " mirror.NAME.positions. Each source of one target needs its own.",
+    ),
+]
+Prefix = Annotated[
+    str | None,
+    typer.Option(metavar="TEXT", help="Prefix of the copies' names. Default: NAME and a dot."),
+]
+SameName = Annotated[bool, typer.Option("--same-name", help="Give the copies the same names.")]
+
+
+def settings_of(
+    *,
+    source: str | None,
+    target: str | None,
+    source_config: Path | None,
+    target_config: Path | None,
+    **values: Any,
+) -> "MirrorSettings":
+    """Return the settings of a mirror for options. Ends the command for options that are wrong."""
+    from quorumlog.mirror import MirrorSettings
+
+    sides: dict[str, Any] = {
+        "source": _side("--from", source, "--from-config", source_config),
+        "target": _side("--to", target, "--to-config", target_config),
+    }
+    with one_line_errors(ValueError, status=EXIT_USAGE):
+        return MirrorSettings(**sides, **values)
+
+
+def prefix_of(prefix: str | None, *, same_name: bool) -> str | None:
+    """Return the prefix of two options. Ends the command if both are given."""
+    if same_name and prefix:
+        fail("--prefix and --same-name exclude each other", EXIT_USAGE)
+    return "" if same_name else prefix
+
+
+def _side(option: str, bootstrap: str | None, of_file: str, file: Path | None) -> dict[str, Any]:
+    access = Access(command_config=file)
+    if bootstrap is None and "bootstrap_servers" not in access.options():
+        fail(
+            f"{option} is missing: name the brokers there, or in the file of {of_file}", EXIT_USAGE
+        )
+    return resolve(bootstrap, access=access)
+
+
+@app.callback()
+def mirror(
+    context: typer.Context,
+    source: From = None,
+    target: To = None,
+    topic: Topics = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="REGEX",
+            help=r"Topics that are left out. Repeatable. Default: mm2.*\.internal, .*\.replica,"
+            " __.*",
+        ),
+    ] = None,
+    alias: Alias = "source",
+    prefix: Prefix = None,
+    same_name: SameName = False,
+    to_alias: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Name of the target: topics that have come from it are not copied back.",
+        ),
+    ] = None,
+    groups: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="REGEX",
+            help="Groups whose offsets are translated. Repeatable. Default: all but those of"
+            " console consumers and of Connect.",
+        ),
+    ] = None,
+    exactly_once: Annotated[
+        bool,
+        typer.Option(
+            "--exactly-once",
+            help="Copy each record once, also if the mirror is killed: by transactions.",
+        ),
+    ] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="End when all that the source has now is copied.")
+    ] = False,
+    recreated: Annotated[
+        Literal["stop", "follow"],
+        typer.Option(
+            help="What happens to a topic that was deleted and created again: it stops, or it is"
+            " copied from its start."
+        ),
+    ] = "stop",
+    group_interval: Annotated[
+        str, typer.Option(metavar="TIME", help="Between two commits for groups: 10s, 500ms, 2m.")
+    ] = "10s",
+    refresh_interval: Annotated[
+        str, typer.Option(metavar="TIME", help="Between two looks for new topics and partitions.")
+    ] = "30s",
+    replication_factor: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Replicas of created topics. Default: as at the source."
+        ),
+    ] = None,
+    compression: Annotated[
+        Literal["none", "gzip", "snappy", "lz4", "zstd"],
+        typer.Option(help="Compression of the batches that are sent to the target."),
+    ] = "none",
+    json: Json = False,
+    mm2_compatible: Annotated[
+        bool,
+        typer.Option(
+            "--mm2-compatible",
+            help="Write the internal topics of MirrorMaker 2, too; needs --to-alias.",
+        ),
+    ] = False,
+    from_config: FromConfig = None,
+    to_config: ToConfig = None,
+) -> None:
+    """Copy topics and groups' offsets from one cluster to another, until Ctrl-C."""
+    if context.invoked_subcommand is not None:
+        return
+    if not topic:
+        fail("--topic is missing: name the topics, '.*' for all", EXIT_USAGE)
+    optional: dict[str, Any] = {"exclude": exclude, "groups": groups}
+    settings = settings_of(
+        source=source,
+        target=target,
+        source_config=from_config,
+        target_config=to_config,
+        topics=tuple(topic),
+        alias=alias,
+        target_alias=to_alias,
+        prefix=prefix_of(prefix, same_name=same_name),
+        exactly_once=exactly_once,
+        once=once,
+        on_recreated=recreated,
+        group_interval_ms=parse_duration_ms(group_interval),
+        refresh_interval_ms=parse_duration_ms(refresh_interval),
+        replication_factor=replication_factor,
+        compression_type=compression,
+        mm2_compatible=mm2_compatible,
+        **{name: tuple(value) for name, value in optional.items() if value is not None},
+    )
+    from quorumlog.mirror import MirrorError
+
+    with one_line_errors(MirrorError):
+        copied = run(_mirror(settings))
+    if json:
+        document({"records": copied.records, "bytes": copied.size_in_bytes})
+
+
+async def _mirror(settings: "MirrorSettings") -> "Progress":
+    from quorumlog.mirror import Mirror
+
+    async with Mirror(settings, _say) as mirror:
+        try:
+            with progress_line() as show:
+                shown = asyncio.create_task(_show(mirror.progress, show))
+                try:
+                    await mirror.run()
+                finally:
+                    shown.cancel()
+        finally:  # also after an error or Ctrl-C
+            say(f"{mirror.progress.records} records copied")
+    return mirror.progress
+
+
+async def _show(progress: "Progress", show: Callable[[str], object]) -> None:
+    """Show the counts and the speed, once a second."""
+    before, loop = progress.size_in_bytes, asyncio.get_running_loop()
+    began_s = loop.time()
+    while True:
+        await asyncio.sleep(_PROGRESS_S)
+        now_s = loop.time()
+        speed = (progress.size_in_bytes - before) / (now_s - began_s) / 1e6
+        before, began_s = progress.size_in_bytes, now_s
+        show(f"{progress.records} records copied, {speed:.1f} MB/s, lag {progress.lag} records")
+
+
+def _say(report: "Report") -> None:
+    say(f"{report.subject}: {report.message}")
+
+
+@app.command()
+def status(
+    source: From = None,
+    target: To = None,
+    alias: Alias = "source",
+    json: Json = False,
+    from_config: FromConfig = None,
+    to_config: ToConfig = None,
+) -> None:
+    """Show each partition's position and lag, and the mirror's last checkpoint."""
+    from quorumlog.mirror import MirrorError
+    from quorumlog.mirror.io.status import read_status
+
+    settings = settings_of(
+        source=source,
+        target=target,
+        source_config=from_config,
+        target_config=to_config,
+        topics=(".*",),
+        alias=alias,
+    )
+    with one_line_errors(MirrorError):
+        found = run(read_status(settings))
+    now_ms = wall_clock_ms()
+    checkpoint = found.checkpoint
+    age_ms = None if checkpoint is None else max(now_ms - checkpoint.time_ms, 0)
+    stopped = {} if checkpoint is None else {**(checkpoint.stopped or {})}
+    value = {
+        "alias": alias,
+        "prefix": found.generation.prefix,
+        "started_ms": found.generation.started_ms,
+        "checkpoint_ms": None if checkpoint is None else checkpoint.time_ms,
+        "groups": None if checkpoint is None else checkpoint.groups,
+        "stopped": stopped,
+        "lag": sum(max(one.lag, 0) for one in found.partitions),
+        "partitions": [asdict(one) for one in found.partitions],
+    }
+    lines = table(
+        ("TOPIC", "PARTITION", "POSITION", "END", "LAG", "LAG-SECONDS"),
+        [
+            (one.topic, one.partition, one.position, one.end, one.lag, _seconds(one.lag_ms))
+            for one in found.partitions
+        ],
+    )
+    last = "none yet" if age_ms is None else f"{_seconds(age_ms)} s ago"
+    shown = [f"{name} stopped: {reason}" for name, reason in sorted(stopped.items())]
+    outcome(value, *lines, *shown, f"last checkpoint: {last}", json=json)
+
+
+def _seconds(time_ms: int | None) -> str:
+    return "-" if time_ms is None else f"{time_ms / 1000:.1f}"

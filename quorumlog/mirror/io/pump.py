@@ -1,0 +1,249 @@
+"""The loop of a session: poll the source, copy to the target, go on after lost positions."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from quorumlog import clock
+from quorumlog.client import Consumer, ErrorCode, KafkaError, OffsetAndMetadata, TopicPartition
+from quorumlog.client.errors import PositionLost
+from quorumlog.mirror.core.copies import UNKNOWN, Copies
+from quorumlog.mirror.core.lost_positions import resume_after_loss
+from quorumlog.mirror.core.position_records import Content, RecordKey
+from quorumlog.mirror.errors import MirrorRefused, TopicsStopped
+from quorumlog.mirror.io.topics import TopicKeeper
+from quorumlog.mirror.io.transfer import OwnRecord, Polled, TopicRefused, Transfer
+from quorumlog.mirror.reports import OnReport, Report
+from quorumlog.mirror.settings import MirrorSettings
+from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID
+
+_POLL_MS: Final = 250
+_RECREATED_MS: Final = 100  # between two looks at the metadata of a re-created topic
+_GONE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+
+
+@dataclass(slots=True)
+class Progress:
+    """Counts since the start of the mirror, and what `once` copies.
+
+    lag: records at the source after the positions. `goals`: the ends of the partitions when a
+    mirror with `once` began; None before.
+    """
+
+    records: int = 0
+    size_in_bytes: int = 0
+    lag: int = 0
+    goals: dict[TopicPartition, int] | None = None
+
+
+class SessionOver(Exception):
+    """The session cannot go on, but the next can, at once. `message_bytes`: bounds its batches."""
+
+    def __init__(self, message_bytes: int | None = None) -> None:
+        self.message_bytes: Final = message_bytes
+        super().__init__()
+
+
+@dataclass(slots=True)
+class Pump:
+    """The loop; it alone uses the consumer and the producers.
+
+    is_stale: set to have the topics refreshed now.
+    """
+
+    settings: MirrorSettings
+    consumer: Consumer
+    keeper: TopicKeeper
+    transfer: Transfer
+    copies: Copies
+    progress: Progress
+    report: OnReport
+    is_stale: asyncio.Event = field(default_factory=asyncio.Event)
+    _owed: dict[RecordKey, Content] = field(default_factory=dict)
+    _dropped: set[TopicPartition] = field(default_factory=set)  # polled, but not copied
+    _is_changed: bool = True  # the assignment must follow the active partitions
+
+    def wake(self) -> None:
+        """Follow the active partitions before the next poll."""
+        self._is_changed = True
+
+    def owe(self, records: Iterable[OwnRecord]) -> None:
+        """Have these records of the positions topic written with the next positions, or soon."""
+        self._owed.update(records)
+
+    def source_end(self, place: TopicPartition) -> int:
+        """Return the high watermark at the source as of the last fetch; -1 if unknown."""
+        try:
+            return self.consumer.highwater(place)
+        except KeyError:
+            return -1
+
+    async def run(self) -> None:
+        """Copy for ever; with `once`, to the goals. Raises KafkaError, MirrorError, SessionOver."""
+        while True:
+            if self._is_changed:
+                await self._assign()
+            try:
+                polled = await self.consumer.poll(_POLL_MS, self.settings.poll_records)
+            except PositionLost as lost:
+                await self._resume(lost)
+                continue
+            except KafkaError as error:
+                if error.code not in _GONE:
+                    raise
+                self.is_stale.set()
+                continue
+            if polled:
+                await self._copy(polled)
+            elif self._owed:
+                await self._note_skipped()
+                await self.write_owed()
+            if self.settings.once and await self._is_complete():
+                return
+
+    async def write_owed(self) -> None:
+        """Write the owed records of the positions topic."""
+        await self.transfer.write(self._take_owed())
+        places = self.copies.active_partitions()
+        self.progress.lag = sum(
+            max(self.source_end(place) - self.copies.of(place).offset, 0) for place in places
+        )
+
+    def _take_owed(self) -> list[OwnRecord]:
+        owed = [*self._owed.items()]
+        self._owed.clear()
+        return owed
+
+    # --- records ---
+
+    async def _copy(self, polled: Polled) -> None:
+        async with self.keeper.lock:
+            wanted = {place: one for place, one in polled.items() if self._is_copied(place)}
+            self._dropped |= polled.keys() - wanted.keys()
+            if not wanted:
+                return
+            try:
+                size = await self.transfer.copy(wanted, self._take_owed())
+            except TopicRefused as refused:
+                await self._stop_refused(refused)
+                raise SessionOver from refused
+        self.progress.records += sum(map(len, wanted.values()))
+        self.progress.size_in_bytes += size
+
+    def _is_copied(self, place: TopicPartition) -> bool:
+        """Return whether the partition is still active: the topics may have changed in a poll."""
+        topic = self.copies.topics[place.topic]
+        one = topic.partitions.get(place.partition)
+        return topic.is_active and one is not None and one.offset != UNKNOWN
+
+    async def _stop_refused(self, refused: TopicRefused) -> None:
+        """Stop the topic; the next session copies the others. Raises SessionOver."""
+        topic = self.copies.topics[refused.topic]
+        limit = await self.keeper.message_bytes(topic.copy)
+        if limit is not None and limit < self.transfer.batch_bytes:
+            raise SessionOver(limit)
+        retry_at_ms = clock.monotonic_ms() + self.settings.config_interval_ms
+        if self.copies.stop(topic.name, topic.copy, refused.reason, retry_at_ms):
+            self.report(Report(topic.name, f"stopped: {refused.reason}", is_loss=True))
+
+    async def _note_skipped(self) -> None:
+        """Owe the positions that have passed transactions' markers, or aborted records, alone."""
+        for place in self.copies.active_partitions():
+            if place not in self.consumer.assignment():
+                continue
+            offset = await self.consumer.position(place)
+            one = self.copies.of(place)
+            if offset > one.offset:
+                key, content = self.copies.position_record(place, offset, one.leader_epoch, ())
+                self.copies.advance(place, offset, one.leader_epoch)
+                self._owed[key] = content
+
+    async def _is_complete(self) -> bool:
+        """Return whether all that the source had at the start is copied. Raises TopicsStopped."""
+        goals = self.progress.goals or {}
+        assigned = self.consumer.assignment()
+        for place in sorted(goals.keys() & assigned):
+            if await self.consumer.position(place) < goals[place]:
+                return False
+        await self._note_skipped()
+        return True
+
+    # --- partitions ---
+
+    async def _assign(self) -> None:
+        """Read the active partitions, new partitions from their positions."""
+        self._is_changed = False
+        wanted = self.copies.active_partitions()
+        self._check_active(wanted)
+        before = self.consumer.assignment()
+        unknown = [one for one in wanted if self.copies.of(one).offset == UNKNOWN]
+        if unknown:
+            found = await self.consumer.beginning_offsets(unknown)
+            for place, offset in found.items():
+                self.copies.advance(place, offset, -1)
+        kept = (before & {*wanted}) - {*unknown} - self._dropped
+        self._dropped.clear()
+        self.consumer.assign(sorted(kept))  # a topic that was created again is assigned anew
+        ids = {topic.name: topic.ids.source for topic in self.copies}
+        self.consumer.assign(
+            wanted, {name: one for name, one in ids.items() if one != ZERO_TOPIC_ID}
+        )
+        for place in wanted:
+            if place not in kept:
+                self._seek(place)
+        if self.settings.once:
+            await self._set_goals(wanted, unknown)
+
+    async def _set_goals(
+        self, wanted: Sequence[TopicPartition], unknown: Sequence[TopicPartition]
+    ) -> None:
+        """Record what `once` copies; for a topic that is copied from its start, anew."""
+        if self.progress.goals is None:
+            self.progress.goals = await self.consumer.end_offsets(wanted)
+        elif again := [place for place in unknown if place in self.progress.goals]:
+            self.progress.goals |= await self.consumer.end_offsets(again)
+
+    def _check_active(self, wanted: Sequence[TopicPartition]) -> None:
+        """Raise TopicsStopped if no topic is left; with `once`, MirrorRefused if there is none."""
+        stopped = self.copies.stopped()
+        if wanted:
+            return
+        if stopped:
+            raise TopicsStopped(stopped)
+        if self.settings.once:
+            names = ", ".join(self.settings.topics)
+            raise MirrorRefused(f"the source has no topic that matches {names}")
+
+    def _seek(self, place: TopicPartition) -> None:
+        one = self.copies.of(place)
+        self.consumer.seek(place, OffsetAndMetadata(one.offset, one.leader_epoch))
+
+    async def _resume(self, lost: PositionLost) -> None:
+        """Go on after a position that the source does not have, and report it."""
+        place = lost.topic_partition
+        topic = self.copies.topics[place.topic]
+        if ZERO_TOPIC_ID != lost.topic_id != topic.ids.source:
+            await self.keeper.refresh()
+            self._is_changed = True
+            if topic.is_active and self.copies.topics[place.topic].ids.source != lost.topic_id:
+                self.consumer.assign(self.consumer.assignment() - {place})
+                await asyncio.sleep(_RECREATED_MS / 1000)  # the metadata lags behind the fetch
+            return
+        try:
+            start = (await self.consumer.beginning_offsets([place]))[place]
+            end = await self.keeper.end_at_source(place)
+        except KafkaError as error:
+            if error.code not in _GONE:
+                raise
+            self.is_stale.set()
+            return
+        offset = self.copies.of(place).offset
+        resumption = resume_after_loss(offset, start, end, lost.truncated_to)
+        self.report(Report(str(place), resumption.message, is_loss=True))
+        key, content = self.copies.position_record(place, resumption.offset, -1, ())
+        self.copies.advance(place, resumption.offset, -1)
+        self._owed[key] = content
+        if self.progress.goals and place in self.progress.goals:
+            self.progress.goals[place] = min(self.progress.goals[place], max(end, start))
+        self._seek(place)
