@@ -121,6 +121,7 @@ def _check_key(rows: Sequence[Row], partial: Partial) -> None:
     count(
         partial,
         acknowledged=sum(row.outcome == "ok" for row in found.sends.values()),
+        polled=sum(row.kind in {"poll", "final_poll"} for row in rows),
         copied=len(first),
         copied_again=len(found.copies) - len(first),
         translated=len(translated),

@@ -62,6 +62,11 @@ _COMMITTED: Final = {"isolation_level": "read_committed", "auto_offset_reset": "
 _UNMOVED: Final = 4  # reads of the group's offsets without a change at the end
 
 
+def copy_of(topic: str) -> str:
+    """Return the name of a topic's copy."""
+    return f"{ALIAS}.{topic}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorOptions(IdempotentSendOptions):
     """The load of the source, and the lives of mirrors."""
@@ -183,7 +188,7 @@ class MirrorClients(IdempotentSend):
         self._mirrors: Final = _Mirrors(setup, self._new_process(), self._group_id)
         self._target: Final = setup.target or setup.bootstrap
         self._partitions: Final = range(setup.partitions)
-        self._copy: Final = f"{ALIAS}.{setup.topic}"
+        self._copy: Final = copy_of(setup.topic)
         self._committed: Final = dict.fromkeys(self._partitions, 0)
         self._is_once: Final = bool(setup.options.exactly_once)
         self._translated: dict[int, int] = {}

@@ -25,6 +25,7 @@ from quorumlog.mirror.core.selection import (
     loop_under_same_names,
     returning_prefixes,
 )
+from quorumlog.mirror.dependencies import MirrorDependencies
 from quorumlog.mirror.errors import MirrorFenced, MirrorLoop, MirrorRefused
 from quorumlog.mirror.io.groups import GroupKeeper
 from quorumlog.mirror.io.positions_topic import (
@@ -34,7 +35,6 @@ from quorumlog.mirror.io.positions_topic import (
 )
 from quorumlog.mirror.io.pump import Progress, Pump
 from quorumlog.mirror.io.topics import TopicKeeper
-from quorumlog.mirror.io.transfer import Transfer
 from quorumlog.mirror.reports import OnReport, Report
 from quorumlog.mirror.settings import MirrorSettings
 
@@ -59,6 +59,7 @@ class Session:
     copies: Copies
     progress: Progress
     report: OnReport
+    dependencies: MirrorDependencies
     _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     async def run(self, on_begun: Callable[[], None]) -> None:
@@ -109,7 +110,7 @@ class Session:
             max_partition_fetch_bytes=min(settings.poll_bytes, _PARTITION_FETCH_BYTES),
         )
         await self._stack.enter_async_context(consumer)
-        transfer = Transfer(settings, self.copies, self.message_bytes)
+        transfer = self.dependencies.new_transfer(settings, self.copies, self.message_bytes)
         self._stack.push_async_callback(transfer.stop)
         async with PositionsReader(settings.target, topic) as reader:
             await reader.read()
