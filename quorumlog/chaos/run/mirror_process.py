@@ -12,6 +12,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from io import FileIO
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP
 from typing import Any, Final
@@ -83,10 +84,11 @@ def main(arguments: Sequence[str]) -> int:
         from quorumlog.chaos.mutants.registry import node_mutant
 
         dependencies = node_mutant(arguments[0]).mirror
-    given: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
+    standard_input = open(0, "rb", buffering=0)  # noqa: SIM115 - it is open until the end
+    given: dict[str, Any] = json.loads(standard_input.readline())
     given |= {name: tuple(one) for name, one in given.items() if isinstance(one, list)}
     settings = MirrorSettings(**given)
-    threading.Thread(target=_end_with_the_run, daemon=True).start()
+    threading.Thread(target=_end_with_the_run, args=(standard_input,), daemon=True).start()
 
     async def run() -> None:
         async with Mirror(settings, dependencies=dependencies) as mirror:
@@ -100,8 +102,8 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _end_with_the_run() -> None:
-    sys.stdin.buffer.read()
+def _end_with_the_run(standard_input: FileIO) -> None:
+    standard_input.read(1)  # returns when the run has closed its end
     os._exit(1)
 
 

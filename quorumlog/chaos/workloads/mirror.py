@@ -133,7 +133,7 @@ class _Mirrors:
         options, rng = self._setup.options, self._setup.rng("mirror")
         await self.start()
         while working.is_set():
-            await self._last(rng.expovariate(1000 / options.life_ms), working)
+            await self._last(rng.uniform(0.2, 1.8) * options.life_ms / 1000, working)
             drawn = rng.random()
             if drawn < options.pauses:
                 await self._pause(rng, working)
