@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, Unpa
 from quorumlog.client.async_client import AsyncClient
 from quorumlog.client.checks import (
     checked_max_records,
-    checked_offset,
     checked_partition,
     checked_partitions,
     checked_places,
