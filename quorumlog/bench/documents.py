@@ -23,7 +23,7 @@ from quorumlog.bench.scenarios import (
 )
 
 FORMAT: Final = 1
-WORDS: Final = {True: "holds", False: "does not hold here", None: "not judged"}
+WORDS: Final = {True: "holds", False: "does not hold here", None: "not shown"}
 METHOD: Final = (
     "Each cell is run on a new topic, {runs} times, in an order drawn by the seed; the median and "
     "the range are shown. A rate is the number of acknowledged records by the wall time; with "

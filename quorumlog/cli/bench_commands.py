@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 import typer
 
 from quorumlog.bench.histogram import Histogram, drawn
-from quorumlog.bench.load import RETRIES, ConsumeLoad, LatencyLoad, ProduceLoad
+from quorumlog.bench.load import RETRIES, ConsumeLoad, LatencyLoad, ProduceLoad, ProduceResult
 from quorumlog.cli.connect import (
     Access,
     Cluster,
@@ -121,16 +121,21 @@ def produce(
     _require_topic(client, topic, partitions, replication)
     with _progress("producing", count, seconds) as moved:
         result = run(ProduceRun(client, load, moved).run())
-    lines = [
+    found = {"topic": topic, "acks": acks, "mode": mode, **result.as_json()}
+    cluster.outcome(found, *_produced_lines(result))
+    if result.failed:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _produced_lines(result: ProduceResult) -> list[str]:
+    rate = result.rate_per_s
+    return [
         f"{result.acknowledged:,} of {result.sent:,} records acknowledged, {result.seconds:.2f} s",
-        f"{result.rate_per_s:,.0f} records/s, {result.rate_per_s * size / 1e6:.2f} MB/s",
+        f"{rate:,.0f} records/s, {rate * result.size / 1e6:.2f} MB/s",
         *(f"failed: {count:,} {code}" for code, count in result.failed.items()),
         *(f"failed attempts: {n:,} {code}" for code, n in (result.attempts or {}).items()),
         *_latency_table([("producer", result.latency)]),
     ]
-    cluster.outcome({"topic": topic, "acks": acks, "mode": mode, **result.as_json()}, *lines)
-    if result.failed:
-        raise typer.Exit(EXIT_FAILED)
 
 
 @cluster_command(app)
@@ -247,8 +252,7 @@ def scenarios(
     scenarios.html. Scenario 5 is left out with --bootstrap. Ends with status 1 if a claim about
     safety (C5 to C8) is false; claims about speed are reported only.
     """
-    from quorumlog.bench.documents import document, false_safety_claims, markdown
-    from quorumlog.bench.page import page
+    from quorumlog.bench.documents import document, false_safety_claims
     from quorumlog.bench.running import BenchFailed, Plan, run_scenarios
     from quorumlog.bench.scenarios import modes_of
 
@@ -266,13 +270,21 @@ def scenarios(
     with progress_bar("scenarios", plan.steps) as moved, one_line_errors(BenchFailed):
         found = run_scenarios(plan, client, lambda done, _: moved(done))
     described = document(found)
-    texts = (json_.dumps(described, indent=2) + "\n", markdown(found), page(found))
     with one_line_errors(OSError):
-        for name, text in zip(_NAMES, texts, strict=True):
-            (out / name).write_text(text, encoding="utf-8")
+        _write(found, described, out)
     outcome(described, *_verdict(found), f"{out / _NAMES[2]}", json=json)
     if false_safety_claims(found):
         raise typer.Exit(EXIT_FAILED)
+
+
+def _write(found: "Run", described: dict[str, Any], out: Path) -> None:
+    """Write the three files. Raises OSError."""
+    from quorumlog.bench.documents import markdown
+    from quorumlog.bench.page import page
+
+    texts = (json_.dumps(described, indent=2) + "\n", markdown(found), page(found))
+    for name, text in zip(_NAMES, texts, strict=True):
+        (out / name).write_text(text, encoding="utf-8")
 
 
 def _verdict(found: "Run") -> list[str]:
@@ -327,7 +339,7 @@ def _extent(
 def _require_topic(
     client: dict[str, Any], name: str, partitions: int | None, replication: int | None
 ) -> None:
-    """Create the topic if it is missing; print a note if it has other partitions than wanted."""
+    """Create the topic if it is missing; print a note if it has other partitions than requested."""
 
     async def existing() -> int | None:
         async with Admin(**client) as admin:
