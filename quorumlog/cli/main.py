@@ -194,6 +194,13 @@ COMMANDS: Final[dict[str, Command]] = {
         "quorumlog load orders.jsonl",
         "quorumlog dump orders | quorumlog load --topic orders-copy",
     ),
+    "bench": Group(
+        "bench_commands",
+        "Measure throughput and latency of any cluster.",
+        "quorumlog bench produce --topic bench --messages 100000",
+        "quorumlog bench latency --rate 200 --duration 10s",
+        "quorumlog bench scenarios --only 1,5 --out results",
+    ),
     "chaos": Group(
         "chaos_commands",
         "Break a cluster and prove what survived.",

@@ -292,6 +292,14 @@ class Producer(AsyncClient[_Opened], Generic[KeyT, ValueT]):
         """Send all buffered records now, and wait until each is acknowledged or failed."""
         await self._running().sender.flush()
 
+    @property
+    def failed_attempts(self) -> dict[ErrorCode, int]:
+        """The number of failed attempts to send a batch, by code, retried or not.
+
+        NETWORK_EXCEPTION: the response was lost. Empty before the start, and after the end.
+        """
+        return {} if self._opened is None else {**self._opened.sender.failed_attempts}
+
     async def partitions_for(self, topic: str) -> list[int]:
         """Return the topic's partitions; like `send`, creates the topic if brokers allow it.
 

@@ -10,7 +10,7 @@ from quorumlog.chaos.checkers import check_history
 from quorumlog.chaos.history import Message, read_history, write_meta
 from quorumlog.chaos.history.operations_table import table_of
 from quorumlog.chaos.report import write_report
-from quorumlog.chaos.report.chart import number, ticks
+from quorumlog.charts.chart import number, ticks
 from quorumlog.chaos.report.plots import latency_plot, rate_plot
 from quorumlog.chaos.report.series import key_points, run_series
 from quorumlog.chaos.run.figures import OfferedLoad

@@ -7,8 +7,8 @@ from typing import Final
 
 from quorumlog.chaos.checkers.fault_bands import FINDINGS, Band
 from quorumlog.chaos.faults.rows import read_details
-from quorumlog.chaos.report.chart import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Chart
 from quorumlog.chaos.report.series import RunSeries
+from quorumlog.charts.chart import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Chart
 
 _BAR_PX: Final = 20
 _BARS_MAX: Final = 60

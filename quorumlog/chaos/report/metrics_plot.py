@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from quorumlog.chaos.report.chart import Chart
 from quorumlog.chaos.report.plots import legend
 from quorumlog.chaos.run.node_metrics import NodeMetrics
+from quorumlog.charts.chart import Chart
 
 _HEIGHT: Final = 150
 _S: Final = 1_000_000_000

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Collection, Mapping, Sequence
 from html import escape
-from importlib.resources import files
 from typing import Any, Final
 
 from quorumlog.chaos.checkers import CheckResult, Severity, Verdict
@@ -24,6 +23,7 @@ from quorumlog.chaos.report.state_plot import state_plot
 from quorumlog.chaos.run.cluster_states import ClusterState
 from quorumlog.chaos.run.figures import OfferedLoad, faults_text
 from quorumlog.chaos.run.node_metrics import NodeMetrics
+from quorumlog.charts.page import html_page, section
 
 _WITNESSES_SHOWN: Final = 5  # per anomaly; verdict.json has the others
 _BAD_KEYS_MAX: Final = 3
@@ -85,32 +85,23 @@ def render(
     dashboard = metrics_plot(metrics, band_labels(series), series.duration_s)
     sections = [
         _banner(verdict, OfferedLoad.from_json(meta.get("load")), name),
-        _section("Anomalies", _anomalies(verdict)) if verdict.results else "",
-        _section("Figures", _figures(verdict, series, meta) + _meta(meta)),
+        section("Anomalies", _anomalies(verdict)) if verdict.results else "",
+        section("Figures", _figures(verdict, series, meta) + _meta(meta)),
         *(
-            _section(f"Offsets of {key} over time", offsets_plot(series, key, witnesses))
+            section(f"Offsets of {key} over time", offsets_plot(series, key, witnesses))
             for key, witnesses in _bad_keys(verdict, series.keys_with_offsets()).items()
         ),
-        _section("Faults", fault_plot(series, _silent_gaps(verdict))),
-        _section("Leaders and in-sync replicas", leaders) if leaders else "",
-        _section("Metrics of the nodes", dashboard) if dashboard else "",
-        _section("Latency of sends", latency_plot(series)),
-        _section("Rates", rate_plot(series)),
-        _section("Lag of readers", lag_plot(series)),
-        _section("Acknowledged records not read yet", unseen_plot(series)),
-        _section("Processes", timeline_plot(series)),
+        section("Faults", fault_plot(series, _silent_gaps(verdict))),
+        section("Leaders and in-sync replicas", leaders) if leaders else "",
+        section("Metrics of the nodes", dashboard) if dashboard else "",
+        section("Latency of sends", latency_plot(series)),
+        section("Rates", rate_plot(series)),
+        section("Lag of readers", lag_plot(series)),
+        section("Acknowledged records not read yet", unseen_plot(series)),
+        section("Processes", timeline_plot(series)),
     ]
-    style = files(__package__).joinpath("style.css").read_text(encoding="utf-8")
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(_BANNERS[verdict.valid][1])}: {escape(name)}</title>"
-        f"<style>{style}</style></head><body><main>{''.join(sections)}</main></body></html>\n"
-    )
-
-
-def _section(title: str, body: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>{body}</section>"
+    title = f"{_BANNERS[verdict.valid][1]}: {name}"
+    return html_page(title, "".join(sections))
 
 
 def _banner(verdict: Verdict, load: OfferedLoad | None, name: str) -> str:

@@ -10,7 +10,6 @@ import numpy as np
 
 from quorumlog.chaos.checkers.entries import FINAL_POLL, OK, POLL, SEND, Entries, Flags, Ints
 from quorumlog.chaos.history.model import OUTCOMES
-from quorumlog.chaos.report.chart import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Chart
 from quorumlog.chaos.report.fault_plot import band_labels
 from quorumlog.chaos.report.series import (
     QUANTILES,
@@ -20,6 +19,7 @@ from quorumlog.chaos.report.series import (
     quantiles_over_time,
     rate_over_time,
 )
+from quorumlog.charts.chart import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Chart
 
 _BINS: Final = 120
 _DOTS_MAX: Final = 4000  # per plot

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Final
 
-from quorumlog.chaos.report.chart import BOTTOM, LEFT, TOP, Chart
 from quorumlog.chaos.run.cluster_states import ClusterState, PartitionState
+from quorumlog.charts.chart import BOTTOM, LEFT, TOP, Chart
 
 _LANE_PX: Final = 20
 _LANES_MAX: Final = 24

@@ -9,7 +9,6 @@ import tempfile
 import zipfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import IO, Any, Final
 from urllib.parse import quote
@@ -19,13 +18,14 @@ from aiohttp import web
 from quorumlog.addresses import address_text
 from quorumlog.chaos.run.run_directory import REPORT_FILE
 from quorumlog.chaos.store.runs import StoredRun, find_run, find_runs, matching
+from quorumlog.charts.page import html_page
 
 STATES: Final = ("valid", "invalid", "unknown", "not judged")
 _RUNS_SHOWN: Final = 500
 _ANOMALIES_SHOWN: Final = 4
 
 
-def list_page(
+def listhtml_page(
     runs: Sequence[StoredRun], *, total: int, store: str, state: str = "", text: str = ""
 ) -> str:
     """Return the list of runs; `total` counts all runs of the store, shown or not."""
@@ -50,10 +50,10 @@ def list_page(
     )
     shown = f"{min(len(runs), _RUNS_SHOWN)} of {total} runs in {store}"
     body = f"<header><h1>Runs</h1><p class='run'>{escape(shown)}</p>{form}</header>"
-    return _page("Runs", f"{body}<section>{table}</section>")
+    return html_page("Runs", f"{body}<section>{table}</section>")
 
 
-def run_page(run: StoredRun) -> str:
+def runhtml_page(run: StoredRun) -> str:
     """Return the page of one run: verdict, commands to repeat it, files, and its meta.json."""
     style = run.state if run.state in STATES[:3] else "unknown"
     link = f"/runs/{quote(run.name)}"
@@ -65,7 +65,7 @@ def run_page(run: StoredRun) -> str:
     shown = "".join(
         f'<li><a href="{link}/files/{quote(name)}">{escape(name)}</a></li>' for name in run.files
     )
-    return _page(
+    return html_page(
         f"{run.state}: {run.name}",
         f'<header class="{style}"><p class="run"><a href="/">runs</a> / {escape(run.name)}</p>'
         f"<h1>{escape(run.state.capitalize())}</h1>{f'<ul>{found}</ul>' if found else ''}"
@@ -115,16 +115,6 @@ def _plain(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(_plain(item) for item in value)
     return value if isinstance(value, str) else json.dumps(value, default=str)
-
-
-def _page(title: str, body: str) -> str:
-    style = files("quorumlog.chaos.report").joinpath("style.css").read_text(encoding="utf-8")
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{style}</style></head>"
-        f"<body><main>{body}</main></body></html>\n"
-    )
 
 
 _STORE: Final = web.AppKey("store", Path)
@@ -183,12 +173,12 @@ async def _list(request: web.Request) -> web.StreamResponse:
     runs = await asyncio.to_thread(find_runs, store)
     state, text = request.query.get("state", ""), request.query.get("text", "")
     shown = matching(runs, state=state, text=text)
-    page = list_page(shown, total=len(runs), store=str(store), state=state, text=text)
+    page = listhtml_page(shown, total=len(runs), store=str(store), state=state, text=text)
     return web.Response(text=page, content_type="text/html")
 
 
 async def _run(request: web.Request) -> web.StreamResponse:
-    return web.Response(text=run_page(await _found(request)), content_type="text/html")
+    return web.Response(text=runhtml_page(await _found(request)), content_type="text/html")
 
 
 async def _file(request: web.Request) -> web.StreamResponse:

@@ -25,7 +25,7 @@ from quorumlog.client.io.transactor import Transactor
 from quorumlog.client.settings import ProducerSettings
 from quorumlog.tasks import log_failure
 from quorumlog.wire.codec.compression import Compression
-from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.error_codes import ErrorCode, known
 from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicPartition
 from quorumlog.wire.codec.messages.init_producer_id import InitProducerIdRequest
 from quorumlog.wire.codec.messages.produce import (
@@ -73,6 +73,7 @@ class Sender:
         self._compression: Final = Compression[self._settings.compression_type.upper()]
         self._acks: Final = -1 if self._settings.acks == "all" else self._settings.acks
         self._in_flight: Final[Counter[int]] = Counter()
+        self.failed_attempts: Final[Counter[ErrorCode]] = Counter()
         self._identifying = False
         self._flushes = 0
         self._stalls: Final = StalledRequests(cluster, "Produce")
@@ -248,12 +249,14 @@ class Sender:
             if self._accumulator.handle_answer(now_ms, batch, answer, random_fraction()):
                 done.append(batch)
             if answer.error_code != ErrorCode.NONE:
+                self.failed_attempts[known(answer.error_code)] += 1
                 _logger.debug("%s: %s", batch.topic_partition, answer)
                 self._cluster.request_update()
         self._done(done)
 
     def _lost(self, batches: list[Batch], *, written: bool, message: str) -> None:
         now_ms, accumulator, done = self._cluster.now_ms(), self._accumulator, []
+        self.failed_attempts[ErrorCode.NETWORK_EXCEPTION] += len(batches)
         for batch in batches:
             fraction = random_fraction()
             if accumulator.handle_lost(
