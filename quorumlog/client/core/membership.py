@@ -87,7 +87,7 @@ class Membership(Member):
         self._assigned: tuple[TopicPartition, ...] = ()
         self._members: dict[str, Subscription] = {}
         self.counts: Mapping[str, int] = {}
-        self._listed: frozenset[str] | None = None  # the cluster's topics; None: not known yet
+        self._listed: frozenset[str] | None = None  # the cluster's topics; None: no list yet
         self._named: tuple[str, ...] = ()  # the subscribed topics without those of the pattern
         self._last_assignment = Subscription(topics=())  # for the assignor "sticky"
         self._assignors: Final = assignors_of(settings)
@@ -394,7 +394,7 @@ class Membership(Member):
         return [facts.SendJoin(member_id=self.member_id, protocols=protocols)]
 
     def _subscription_for(self, assignor: str) -> Subscription:
-        """Return this member's subscription, with the partitions that it asks to keep.
+        """Return this member's subscription, with the partitions that it may keep.
 
         Of two claims to own a partition the newer generation wins: a claim has the generation of
         its assignment (KAFKA-13891).
