@@ -127,9 +127,11 @@ class Membership(Member):
                 self.in_poll, self._polled_ms = True, now_ms
             case facts.PollEnded():
                 self.in_poll, self._polled_ms = False, now_ms
-            case facts.CountsChanged(counts=counts):
+            case facts.CountsChanged(counts=counts, racks_changed=racks_changed):
                 old = self.counts
                 changed = any(counts[topic] != old[topic] for topic in old if topic in counts)
+                has_racks = any(member.rack is not None for member in self._members.values())
+                changed = changed or (racks_changed and has_racks)
                 self.rejoin_wanted = self.rejoin_wanted or (self.is_leader and changed)
             case facts.CoordinatorFound():
                 self.coordinator_known, self.is_finding = True, False
