@@ -1,7 +1,7 @@
 """Counted cases of our client. Its server is one node in another process, which is not counted."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -13,8 +13,10 @@ from quorumlog import Admin, Consumer, LocalCluster, Producer
 from quorumlog.client import NewTopic, TopicPartition
 from quorumlog.invariants import require
 
+FETCH_BYTES: Final = 20_000  # one batch
 RECORDS: Final = 320  # of a step: two batches of 16 KiB
-SENT, POLLED = "sent", "polled"
+SENT, POLLED, WIDE = "sent", "polled", "wide"
+PARTITIONS: Final = 1_000  # of WIDE; only the first has records
 _VALUE: Final = bytes(100)
 
 
@@ -23,14 +25,25 @@ def _node(directory: Path) -> Iterator[None]:
     """Run a node, and write the records that are polled."""
     batch = batch_of(RECORDS // 2, small)
     with LocalCluster(directory, nodes=1) as cluster:
-        asyncio.run(_create_topics(cluster.bootstrap))
+        asyncio.run(_create_topics(cluster.bootstrap, {SENT: 1, POLLED: 1}))
         load.send_batches(cluster.bootstrap, POLLED, [batch] * 16, rounds=STEPS_MAX // 8)
         yield
 
 
-async def _create_topics(bootstrap: str) -> None:
+@contextmanager
+def _wide_node(directory: Path) -> Iterator[None]:
+    """Run a node with a topic of many partitions."""
+    batch = batch_of(RECORDS // 2, small)
+    with LocalCluster(directory, nodes=1) as cluster:
+        asyncio.run(_create_topics(cluster.bootstrap, {WIDE: PARTITIONS}))
+        load.send_batches(cluster.bootstrap, WIDE, [batch] * 16, rounds=STEPS_MAX // 8)
+        yield
+
+
+async def _create_topics(bootstrap: str, counts: Mapping[str, int]) -> None:
     topics = [
-        NewTopic(name=name, num_partitions=1, replication_factor=1) for name in (SENT, POLLED)
+        NewTopic(name=name, num_partitions=count, replication_factor=1)
+        for name, count in counts.items()
     ]
     async with Admin(bootstrap) as admin:
         await admin.create_topics(topics)
@@ -67,6 +80,26 @@ async def _poll(directory: Path, steps: int) -> bool:
     return await consumer.position(at) == (WARM_UP + steps) * RECORDS
 
 
+async def _fetch_wide(directory: Path, steps: int) -> bool:
+    """Read 1,000 partitions; each fetch returns one batch of one of them."""
+    consumer = Consumer(
+        LocalCluster.open(directory).bootstrap,
+        enable_auto_commit=False,
+        max_partition_fetch_bytes=FETCH_BYTES,
+        auto_offset_reset="earliest",
+    )
+    await consumer.start()
+    consumer.assign([TopicPartition(WIDE, index) for index in range(PARTITIONS)])
+
+    async def poll(_: int) -> None:
+        left = RECORDS // 2
+        while left:
+            left -= sum(map(len, (await consumer.poll(60_000, max_records=left)).values()))
+
+    await repeat(poll, steps)
+    return await consumer.position(TopicPartition(WIDE, 0)) == (WARM_UP + steps) * RECORDS // 2
+
+
 CASES: Final = (
     Case(
         name="our client: send a record of 100 B",
@@ -81,5 +114,11 @@ CASES: Final = (
         around=_node,
         unit="record",
         per_step=RECORDS,
+    ),
+    Case(
+        name="our client: fetch and poll a batch, with 1,000 partitions assigned",
+        run=_fetch_wide,
+        around=_wide_node,
+        unit="fetch",
     ),
 )

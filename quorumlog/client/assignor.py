@@ -47,8 +47,8 @@ class Assignor(Protocol):
     """An assignor of the user's own, for `Consumer(assignor=...)`.
 
     `assign` must return every partition exactly once, for a member that subscribes to its topic:
-    otherwise `poll` of the leader raises AssignorError, and members keep what they have. It runs in
-    a thread while heartbeats continue, for `max_poll_interval_ms` at most. With "cooperative",
+    otherwise `poll` of the leader raises AssignorError, and members keep their partitions. It runs
+    in a thread while heartbeats continue, for `max_poll_interval_ms` at most. With "cooperative",
     `assign` returns the final assignment too: the client leaves out a partition that its owner has
     yet to revoke, and the group rebalances again (KIP-429).
     """

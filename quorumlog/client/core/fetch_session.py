@@ -52,7 +52,7 @@ class FetchSession:
     def __init__(self) -> None:
         self._session_id = NO_SESSION
         self._epoch = FULL_EPOCH
-        self._asked: dict[TopicPartition, Asked] = {}  # what the broker has, if not lost
+        self._asked: dict[TopicPartition, Asked] = {}  # in the broker's session, unless it is lost
         self._has_ids = False
 
     def next_fetch(self, wanted: Mapping[TopicPartition, Asked], *, has_ids: bool) -> SessionFetch:

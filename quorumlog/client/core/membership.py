@@ -87,7 +87,7 @@ class Membership(Member):
         self._assigned: tuple[TopicPartition, ...] = ()
         self._members: dict[str, Subscription] = {}
         self.counts: Mapping[str, int] = {}
-        self._listed: frozenset[str] | None = None  # the cluster's topics; None: not known yet
+        self._listed: frozenset[str] | None = None  # the cluster's topics; None: no list yet
         self._named: tuple[str, ...] = ()  # the subscribed topics without those of the pattern
         self._last_assignment = Subscription(topics=())  # for the assignor "sticky"
         self._assignors: Final = assignors_of(settings)
@@ -127,9 +127,11 @@ class Membership(Member):
                 self.in_poll, self._polled_ms = True, now_ms
             case facts.PollEnded():
                 self.in_poll, self._polled_ms = False, now_ms
-            case facts.CountsChanged(counts=counts):
+            case facts.CountsChanged(counts=counts, racks_changed=racks_changed):
                 old = self.counts
                 changed = any(counts[topic] != old[topic] for topic in old if topic in counts)
+                has_racks = any(member.rack is not None for member in self._members.values())
+                changed = changed or (racks_changed and has_racks)
                 self.rejoin_wanted = self.rejoin_wanted or (self.is_leader and changed)
             case facts.CoordinatorFound():
                 self.coordinator_known, self.is_finding = True, False
@@ -394,7 +396,7 @@ class Membership(Member):
         return [facts.SendJoin(member_id=self.member_id, protocols=protocols)]
 
     def _subscription_for(self, assignor: str) -> Subscription:
-        """Return this member's subscription, with the partitions that it asks to keep.
+        """Return this member's subscription, with the partitions that it may keep.
 
         Of two claims to own a partition the newer generation wins: a claim has the generation of
         its assignment (KAFKA-13891).

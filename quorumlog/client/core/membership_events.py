@@ -56,9 +56,13 @@ class PollEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountsChanged:
-    """The subscribed topics have these partition counts now."""
+    """The subscribed topics have these partition counts now.
+
+    racks_changed: replicas have moved to other racks since the assignment was computed.
+    """
 
     counts: Mapping[str, int]
+    racks_changed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,14 +102,18 @@ class MetadataCache:
         self.names: dict[bytes, str] = {}  # by topic id
         self.listed: frozenset[str] | None = None
         """The cluster's topics but for internal ones, since the last list that changed them."""
+        self.rack_changes = 0
+        """Counts changes of the racks of a partition's replicas, without broker failures."""
         self.cluster_id: str | None = None
         self.controller_id = -1
 
     def update(self, response: MetadataResponse) -> bool:
         """Apply a response. True if it has a new leader, leader epoch or partition."""
         if response.brokers:
-            nodes = response.brokers
+            nodes, known = response.brokers, self.nodes
             self.nodes = {n.node_id: Node(n.node_id, n.host, n.port, n.rack) for n in nodes}
+            same = known.keys() & self.nodes.keys()
+            self.rack_changes += any(known[n].rack != self.nodes[n].rack for n in same)
         self.cluster_id = response.cluster_id or self.cluster_id
         self.controller_id = response.controller_id
         changed = False
@@ -160,6 +164,10 @@ class MetadataCache:
             view = _newer(before, partition)
             topic.partitions[partition.partition_index] = view
             changed = changed or before is None or _leader(view) != _leader(before)
+            if before is not None and before.replicas != view.replicas:
+                self.rack_changes += racks_of(before.replicas, self.nodes) != racks_of(
+                    view.replicas, self.nodes
+                )
         if old is not None:
             self.names.pop(old.topic_id, None)
         self.topics[name] = topic
@@ -201,6 +209,12 @@ class MetadataCache:
         """Return the partition count of each topic of `names` that is in the cache."""
         views = {name: self.topics[name] for name in names if name in self.topics}
         return {name: len(view.partitions) for name, view in views.items() if view.partitions}
+
+
+def racks_of(replicas: Iterable[int], nodes: Mapping[int, Node]) -> frozenset[str]:
+    """Return the racks of brokers; an unknown broker has none."""
+    racks = [nodes[broker_id].rack for broker_id in replicas if broker_id in nodes]
+    return frozenset(rack for rack in racks if rack)
 
 
 def _leader(view: PartitionView) -> Leader:

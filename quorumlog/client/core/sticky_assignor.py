@@ -2,7 +2,7 @@
 
 Rules, the first wins: every partition has a reader; loads are as even as moves of single partitions
 can make them; partitions have a reader in a rack of their replicas (KIP-881, as in Kafka racks win
-over stickiness); members keep what they own. A settled assignment is returned unchanged.
+over stickiness); members keep their partitions. A settled assignment is returned unchanged.
 Sources: KIP-54 (sticky), KIP-429 (cooperative), Kafka's AbstractStickyAssignor.
 """
 
@@ -103,13 +103,15 @@ class _Shares:
             racks != every_rack for racks in partitions.values()
         )
         readers = readers_by_topic(self._members)
+        pools = {same: number for number, same in enumerate(dict.fromkeys(readers.values()))}
+        pool_of = {topic: pools[same] for topic, same in readers.items()}
         known: dict[tuple[int, frozenset[str]], _Kind] = {}  # one object for each kind
         kinds = {}
         for partition, racks in partitions.items():
-            of_topic = readers.get(partition.topic, ())
-            key = id(of_topic), racks if matters else _NO_RACKS
+            topic = partition.topic
+            key = pool_of.get(topic, -1), racks if matters else _NO_RACKS
             if key not in known:
-                known[key] = _Kind(of_topic, key[1])
+                known[key] = _Kind(readers.get(topic, ()), key[1])
             kinds[partition] = known[key]
         return kinds
 
@@ -154,11 +156,11 @@ class _Shares:
 
     def balance(self) -> None:
         """Move single partitions until no move makes two members' loads more even."""
-        pools = {id(kind.readers): kind.readers for kind in self._kinds.values()}
+        pools = dict.fromkeys(kind.readers for kind in dict.fromkeys(self._kinds.values()))
         is_moved = True
         while is_moved:
             is_moved = False
-            for readers in filter(None, pools.values()):
+            for readers in filter(None, pools):
                 while self._balance_once(readers):
                     is_moved = True
 

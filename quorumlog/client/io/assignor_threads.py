@@ -10,7 +10,7 @@ from quorumlog.client.assignor import Members
 from quorumlog.client.core.assignors import assign
 from quorumlog.client.core.group_protocol import encode_assignment
 from quorumlog.client.core.membership_events import ComputeAssignment
-from quorumlog.client.core.metadata_cache import MetadataCache, Node, TopicView
+from quorumlog.client.core.metadata_cache import MetadataCache, Node, TopicView, racks_of
 from quorumlog.client.errors import AssignorError
 from quorumlog.wire.codec.identifiers import TopicPartition
 
@@ -61,8 +61,7 @@ def _partitions(
         if view is None:
             return _NO_RACKS
         if view.replicas not in known:
-            of_replicas = [nodes[one].rack for one in view.replicas if one in nodes]
-            known[view.replicas] = frozenset(rack for rack in of_replicas if rack)
+            known[view.replicas] = racks_of(view.replicas, nodes)
         return known[view.replicas]
 
     return {

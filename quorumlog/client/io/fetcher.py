@@ -77,7 +77,7 @@ class _Ask(NamedTuple):
 
     @property
     def asked(self) -> Asked:
-        """What the fetch says about the partition."""
+        """The position in the fetch."""
         _, leader_epoch, topic_id = self.leader
         return Asked(topic_id, self.offset, leader_epoch, self.position.fetch_epoch)
 

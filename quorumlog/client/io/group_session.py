@@ -104,6 +104,7 @@ class GroupSession:
         self._is_closed = False
         self._wait: Wait | None = None  # to be a member
         self._tasks.start(self._perform_all())
+        self._rack_changes = 0  # of the metadata, when the last assignment was computed
         self._listed: frozenset[str] | None = None  # topics that the membership has
         cluster.on_change.append(self._handle_change)
         cluster.lookout.topics.append(self._subscribed)
@@ -164,8 +165,11 @@ class GroupSession:
             self._listed = listed
             self.post(facts.TopicsListed(names=listed))
         if self.membership.is_leader:
-            wanted = self.membership.counts
-            self.post(facts.CountsChanged(counts=self._cluster.metadata.partition_counts(wanted)))
+            metadata = self._cluster.metadata
+            counts = metadata.partition_counts(self.membership.counts)
+            racks_changed = metadata.rack_changes != self._rack_changes
+            self._rack_changes = metadata.rack_changes
+            self.post(facts.CountsChanged(counts=counts, racks_changed=racks_changed))
 
     async def _perform_all(self) -> None:
         while not self._is_closed:  # the listener, which runs in this task, may leave the group
@@ -285,6 +289,7 @@ class GroupSession:
         if {*topics} - {*self._cluster.metadata.topics}:
             await self._cluster.next_update()
         counts = self._cluster.metadata.partition_counts(topics)
+        self._rack_changes = self._cluster.metadata.rack_changes
         self.post(facts.TopicsLookedUp(counts=counts))
 
     async def _compute(self, effect: facts.ComputeAssignment) -> None:

@@ -105,8 +105,8 @@ async def test_every_record_is_read_once_and_fetches_name_changes_only(trouble: 
             assert {name: len(offsets) for name, offsets in found.items()} == dict.fromkeys(
                 NAMES[: 1 + start // 3], 3
             )
-        assert all(cluster.logs[name] for name in NAMES[:10])
-        assert all(consumer._positions.of(name).offset == len(cluster.logs[name]) for name in found)
+        for name in NAMES[:10]:
+            assert consumer._positions.of(name).offset == len(cluster.logs[name]) > 0
         if trouble:
             assert {*sessions.errors} == {
                 ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
