@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         RecordMetadata,
         TopicPartition,
     )
+    from quorumlog.client.transforms import transform
     from quorumlog.wire.codec.error_codes import ErrorCode
 
 __all__ = [
@@ -34,7 +35,7 @@ __all__ = [
     "ConsumerRecord", "Deliveries", "Delivery", "DeserializationError", "ErrorCode",
     "GroupMetadata", "KafkaError", "NewPartitions", "NewScramCredential", "NewTopic",
     "OffsetAndMetadata", "OffsetAndTimestamp", "Producer", "ProducerInterceptor",
-    "ProducerRecord", "RebalanceListener", "RecordMetadata", "TopicPartition",
+    "ProducerRecord", "RebalanceListener", "RecordMetadata", "TopicPartition", "transform",
 ]  # fmt: skip
 
 _HOME = {
@@ -62,6 +63,7 @@ _HOME = {
     "RebalanceListener": "quorumlog.client.rebalance_listener",
     "RecordMetadata": "quorumlog.client.records",
     "TopicPartition": "quorumlog.client.records",
+    "transform": "quorumlog.client.transforms",
 }
 
 

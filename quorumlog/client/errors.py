@@ -156,8 +156,8 @@ class CallableError(KafkaError):
         exception of the callable. The error is definite: the record was not sent.
     """
 
-    def __init__(self, setting: str, message: str, *, code: int = ErrorCode.INVALID_RECORD) -> None:
-        super().__init__(code, f"{setting} {message}", definite=True)
+    def __init__(self, setting: str, message: str) -> None:
+        super().__init__(ErrorCode.INVALID_RECORD, f"{setting} {message}", definite=True)
         self.setting: Final = setting
 
 

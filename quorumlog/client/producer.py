@@ -477,3 +477,8 @@ def outgoing_of(producer: Producer[Any, Any]) -> Outgoing | None:
 def buffer_of(producer: Producer[Any, Any]) -> Buffer:
     """Return the function that buffers a prepared record."""
     return producer._send_prepared  # noqa: SLF001 - ours
+
+
+def transactor_of(producer: Producer[Any, Any]) -> Transactor:
+    """Return the transactions of a producer. Raises ValueError without a transactional id."""
+    return producer._transactor()  # noqa: SLF001 - ours
