@@ -440,7 +440,10 @@ class Producer(AsyncClient[_Opened], Generic[KeyT, ValueT]):
                     place.clear()
                     await place.wait()
         except TimeoutError:
-            message = f"the buffer was full for {self.settings.max_block_ms} ms"
+            message = (
+                f"the buffer was full for {self.settings.max_block_ms} ms (max_block_ms):"
+                f" buffer_memory={self._buffer_memory}"
+            )
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message, definite=True) from None
         finally:
             self._accumulator.awaiting_room -= 1

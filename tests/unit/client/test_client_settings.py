@@ -247,6 +247,16 @@ def test_an_assignor_of_the_coordinator_needs_its_protocol() -> None:
         build(ConsumerSettings, "x:1", {"group_protocol": "share"})
 
 
+def test_errors_of_brokers_name_the_setting() -> None:
+    code = ErrorCode.INVALID_SESSION_TIMEOUT
+    error = KafkaError(code, "group g", definite=True)
+    assert str(error).startswith("INVALID_SESSION_TIMEOUT: group g (set session_timeout_ms: the br")
+    assert error.message == "group g"
+    assert str(error.again()) == str(error)
+    assert str(KafkaError(code, definite=True)).startswith("INVALID_SESSION_TIMEOUT: set session_t")
+    assert str(KafkaError(ErrorCode.NETWORK_EXCEPTION, definite=True)) == "NETWORK_EXCEPTION"
+
+
 def test_a_time_is_a_datetime_with_a_zone_or_milliseconds() -> None:
     east = timezone(timedelta(hours=2))
     assert checked_time(datetime(1970, 1, 1, 2, 0, 1, 234_000, tzinfo=east)) == 1_234

@@ -190,7 +190,7 @@ async def test_a_cancelled_call_loses_nothing() -> None:
         async def waits(record: ConsumerRecord[Any, Any]) -> ProducerRecord[Any, Any]:
             if record.offset == 5 and not reached.is_set():
                 reached.set()
-                await asyncio.sleep(60)
+                await asyncio.Event().wait()
             return copied(record)
 
         task = asyncio.create_task(transform(consumer, producer, waits))
