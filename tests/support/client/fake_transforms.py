@@ -68,11 +68,20 @@ class Transforming(Coordinating, GroupCluster):
         topics = [TxnOffsetCommitResponseTopic(name=topic.name, partitions=[answer])]
         return TxnOffsetCommitResponse(topics=topics)
 
+    def init_producer_id(self, request: Any) -> Response:
+        self._end_records()  # aborts the open transaction of an earlier producer
+        return super().init_producer_id(request)
+
+    def _end_records(self) -> list[bytes]:
+        sent = self.values(OUT)[sum(map(len, self.tries)) :]
+        if sent:
+            self.tries.append(sent)
+        return sent
+
     def end(self, request: Any) -> Response:
         if self.end_errors:
             return EndTxnResponse(error_code=self.end_errors.pop(0))
-        sent = self.values(OUT)[sum(map(len, self.tries)) :]
-        self.tries.append(sent)
+        sent = self._end_records()
         if request.committed:
             self.moved += sent
             self.committed = max(self.committed, self._offset)

@@ -64,13 +64,14 @@ async def values_of(consumer: Consumer[Any, Any], total: int) -> list[Any]:
 
 async def test_keys_and_values_are_serialized_and_none_stays_none() -> None:
     options: ProducerOptions = {"key_serializer": str.encode, "value_serializer": to_json}
-    async with producing(**options) as (cluster, producer):
-        await producer.send_and_wait("t", cast("Any", {"a": 1}), cast("Any", "k"))
-        await producer.send_and_wait("t", None)
-        deliveries = await producer.send_many(
-            "t", cast("Any", [1, None]), cast("Any", ["x", "y"]), headers=[[("h", b"1")], None]
-        )
-        await deliveries
+    async with fake_cluster() as cluster:
+        typed: Producer[str, dict[str, int] | int] = Producer(cluster.bootstrap, **options)
+        async with typed as producer:
+            await producer.send_and_wait("t", {"a": 1}, "k")
+            await producer.send_and_wait("t", None)
+            await (
+                await producer.send_many("t", [1, None], ["x", "y"], headers=[[("h", b"1")], None])
+            )
     fields = [(one.key, one.value, one.headers) for one in records_of(cluster)]
     assert fields == [
         (b"k", b'{"a": 1}', ()),
@@ -256,11 +257,11 @@ async def test_iteration_stops_before_a_record_that_cannot_be_deserialized() -> 
 
 def test_a_blocking_consumer_deserializes(brokers: FakeCluster) -> None:
     fill(brokers, b"1", b"no")
-    with SyncConsumer(brokers.bootstrap, value_deserializer=int) as consumer:
+    typed: SyncConsumer[bytes, int] = SyncConsumer(brokers.bootstrap, value_deserializer=int)
+    with typed as consumer:
         consumer.assign([T])
         consumer.seek_to_time(0)
-        brokers_records = consumer.poll(5_000)
-        assert [cast("Any", one.value) for one in brokers_records[T]] == [1]
+        assert [one.value for one in consumer.poll(5_000)[T]] == [1]
         with pytest.raises(DeserializationError):
             consumer.poll(5_000)
 
