@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         RecordMetadata,
         TopicPartition,
     )
+    from quorumlog.client.transforms import transform
     from quorumlog.wire.codec.error_codes import ErrorCode
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "ErrorCode", "GroupMetadata", "KafkaError", "NewPartitions", "NewScramCredential", "NewTopic",
     "OffsetAndMetadata", "OffsetAndTimestamp", "Producer", "ProducerInterceptor",
     "ProducerRecord", "RebalanceListener", "RecordMetadata", "Subscription", "TopicPartition",
+    "transform",
 ]  # fmt: skip
 
 _HOME = {
@@ -71,6 +73,7 @@ _HOME = {
     "RecordMetadata": "quorumlog.client.records",
     "Subscription": "quorumlog.client.assignor",
     "TopicPartition": "quorumlog.client.records",
+    "transform": "quorumlog.client.transforms",
 }
 
 

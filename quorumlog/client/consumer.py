@@ -409,7 +409,8 @@ class Consumer(AsyncClient[_Opened], Generic[KeyT, ValueT]):
                     may_return.clear()
                     await may_return.wait()
         except TimeoutError:
-            message = f"no position of {partition} within {limit_ms:g} ms"
+            name = "default_api_timeout_ms" if timeout_ms is None else "timeout_ms"
+            message = f"no position of {partition} within {name}={limit_ms:g}"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message, definite=True) from None
         return position.offset
 

@@ -19,6 +19,7 @@ The chaos lab writes `fail` for a definite error and `info` for any other. A wro
 accuse the cluster of an aborted read; a wrong `info` only makes the checker's work harder.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode, known
@@ -109,8 +110,27 @@ ABORTABLE: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSA
 """Errors that end a transaction but not its producer (KIP-588, KIP-890)."""
 
 
+SETTINGS: Final[Mapping[ErrorCode, str]] = {
+    ErrorCode.FENCED_INSTANCE_ID: "another member has this group_instance_id",
+    ErrorCode.GROUP_MAX_SIZE_REACHED: "see group.max.size of the brokers",
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "set partition_assignment_strategy, or group_protocol,"
+    " as the other members",
+    ErrorCode.INVALID_REQUIRED_ACKS: 'set acks to "all", 1 or 0',
+    ErrorCode.INVALID_SESSION_TIMEOUT: "set session_timeout_ms: the brokers have limits,"
+    " group.min.session.timeout.ms and group.max.session.timeout.ms",
+    ErrorCode.INVALID_TRANSACTION_TIMEOUT: "lower transaction_timeout_ms: the limit of the brokers"
+    " is transaction.max.timeout.ms",
+    ErrorCode.NOT_ENOUGH_REPLICAS: "fewer replicas are in sync than the topic's"
+    " min.insync.replicas",
+    ErrorCode.OFFSET_METADATA_TOO_LARGE: "see offset.metadata.max.bytes of the brokers",
+    ErrorCode.UNSUPPORTED_ASSIGNOR: "set group_remote_assignor",
+    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE: "set compression_type",
+}
+"""The settings to change after errors of brokers that do not name them."""
+
+
 class KafkaError(Exception):
-    """A failed operation.
+    """A failed operation. Its text names a setting to change, if the code has one in `SETTINGS`.
 
     code: the broker's error code; REQUEST_TIMED_OUT, NETWORK_EXCEPTION, BROKER_NOT_AVAILABLE and
         similar codes if the client itself gave up.
@@ -121,7 +141,9 @@ class KafkaError(Exception):
         self.code: Final = known(code)
         self.message: Final = message
         self.definite: Final = definite
-        super().__init__(f"{self.code.name}: {message}" if message else self.code.name)
+        hint = SETTINGS.get(self.code)
+        text = f"{message} ({hint})" if message and hint else message or hint
+        super().__init__(f"{self.code.name}: {text}" if text else self.code.name)
 
     def again(self, *, definite: bool | None = None) -> "KafkaError":
         """Return an equal error to raise: each raise needs its own traceback."""
@@ -156,8 +178,8 @@ class CallableError(KafkaError):
         exception of the callable. The error is definite: the record was not sent.
     """
 
-    def __init__(self, setting: str, message: str, *, code: int = ErrorCode.INVALID_RECORD) -> None:
-        super().__init__(code, f"{setting} {message}", definite=True)
+    def __init__(self, setting: str, message: str) -> None:
+        super().__init__(ErrorCode.INVALID_RECORD, f"{setting} {message}", definite=True)
         self.setting: Final = setting
 
 

@@ -15,13 +15,7 @@ from quorumlog.client.checks import checked_group_metadata, checked_places
 from quorumlog.client.core.accumulator import Accumulator, PartitionQueue
 from quorumlog.client.core.batch import BATCH_OVERHEAD_BYTES, check_timestamp, checked_record_size
 from quorumlog.client.core.partitioner import partition_for_key
-from quorumlog.client.core.record_columns import (
-    Column,
-    HeaderPairs,
-    RecordFields,
-    records_of,
-    rows_of,
-)
+from quorumlog.client.core.record_columns import Column, HeaderPairs, records_of, rows_of
 from quorumlog.client.core.topic_queues import TopicQueues, refresh_all
 from quorumlog.client.errors import KafkaError
 from quorumlog.client.io.closing import Close
@@ -173,9 +167,10 @@ class Producer(AsyncClient[_Opened], Generic[KeyT, ValueT]):
         """
         opened = self._running()
         if self._outgoing is not None:
-            record = ProducerRecord(topic, value, key, partition, headers, timestamp_ms)
-            return await self._outgoing.send(record, self._send_prepared)
-        transactor = opened.sender.transactor
+            given = ProducerRecord(topic, value, key, partition, headers, timestamp_ms)
+            return await self._outgoing.send(given, self._send_prepared)
+        sender = opened.sender
+        transactor = sender.transactor
         ticket = 0 if transactor is None else transactor.transactions.ticket()
         own_headers = tuple(headers)
         size = checked_record_size(key, value, own_headers)
@@ -194,28 +189,29 @@ class Producer(AsyncClient[_Opened], Generic[KeyT, ValueT]):
             timestamp_ms = clock.wall_ns() // 1_000_000  # called for every record
         else:
             check_timestamp(timestamp_ms)
-        fields: Any = (timestamp_ms, key, value, own_headers)  # bytes: they are checked
-        queue = self._queue_for(known, topic, partition, fields[1], size)
-        return self._append(opened, queue, fields, size, ticket)
+        queue: PartitionQueue = self._queue_for(known, topic, partition, key, size)
+        if transactor is not None:
+            transactor.transactions.admit(ticket, queue.topic_partition)
+        record: Any = (timestamp_ms, key, value, own_headers)  # bytes: they are checked
+        batch, is_ready = self._accumulator.append(opened.cluster.now_ms(), queue, record, size)
+        delivery = Delivery(batch, len(batch.records) - 1, timestamp_ms)
+        if is_ready:
+            sender.wake()
+            self._owes_turn = True
+        return delivery
 
     async def _send_prepared(self, prepared: Prepared) -> Delivery:
         """Buffer a record that `_outgoing` has prepared. Raises as `send` does."""
-        topic, size = prepared.record.topic, prepared.size
-        opened = self._running()
-        transactor = opened.sender.transactor
+        opened, topic = self._running(), prepared.record.topic
+        sender, fields, size = opened.sender, prepared.fields, prepared.size
+        transactor = sender.transactor
         ticket = 0 if transactor is None else transactor.transactions.ticket()
         if size > self._record_bytes_max:
             raise self._too_large(size)
         known = await self._wait_in_line(opened, topic, size)
-        queue = self._queue_for(known, topic, prepared.partition, prepared.fields[1], size)
-        return self._append(opened, queue, prepared.fields, size, ticket)
-
-    def _append(
-        self, opened: _Opened, queue: PartitionQueue, fields: RecordFields, size: int, ticket: int
-    ) -> Delivery:
-        sender = opened.sender
-        if sender.transactor is not None:
-            sender.transactor.transactions.admit(ticket, queue.topic_partition)
+        queue = self._queue_for(known, topic, prepared.partition, fields[1], size)
+        if transactor is not None:
+            transactor.transactions.admit(ticket, queue.topic_partition)
         batch, is_ready = self._accumulator.append(opened.cluster.now_ms(), queue, fields, size)
         if is_ready:
             sender.wake()
@@ -388,12 +384,7 @@ class Producer(AsyncClient[_Opened], Generic[KeyT, ValueT]):
         return topic
 
     def _queue_for(
-        self,
-        topic: TopicQueues,
-        name: str,
-        partition: int | Choice | None,
-        key: bytes | None,
-        size: int,
+        self, topic: TopicQueues, name: str, partition: int | Choice | None, key: Any, size: int
     ) -> PartitionQueue:
         if partition is None:
             if key is None:
@@ -457,7 +448,10 @@ class Producer(AsyncClient[_Opened], Generic[KeyT, ValueT]):
                     place.clear()
                     await place.wait()
         except TimeoutError:
-            message = f"the buffer was full for {self.settings.max_block_ms} ms"
+            message = (
+                f"the buffer was full for {self.settings.max_block_ms} ms (max_block_ms):"
+                f" buffer_memory={self._buffer_memory}"
+            )
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message, definite=True) from None
         finally:
             self._accumulator.awaiting_room -= 1
@@ -485,3 +479,8 @@ def outgoing_of(producer: Producer[Any, Any]) -> Outgoing | None:
 def buffer_of(producer: Producer[Any, Any]) -> Buffer:
     """Return the function that buffers a prepared record."""
     return producer._send_prepared  # noqa: SLF001 - ours
+
+
+def transactor_of(producer: Producer[Any, Any]) -> Transactor:
+    """Return the transactions of a producer. Raises ValueError without a transactional id."""
+    return producer._transactor()  # noqa: SLF001 - ours

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import count
 
 import aiokafka
@@ -12,7 +13,15 @@ import kafka
 import pytest
 
 from quorumlog import Admin, Consumer, LocalCluster, Producer
-from quorumlog.client import ErrorCode, KafkaError, NewTopic, TopicPartition
+from quorumlog.client import (
+    ConsumerRecord,
+    ErrorCode,
+    KafkaError,
+    NewTopic,
+    ProducerRecord,
+    TopicPartition,
+    transform,
+)
 from quorumlog.wire.codec.messages.describe_transactions import (
     DescribeTransactionsRequest,
     TransactionState,
@@ -165,6 +174,84 @@ async def test_what_was_committed_is_complete_though_its_coordinator_is_killed(
             assert found == {f"good-{index}": PARTITIONS for index in range(round_ + 1)}
             cluster.start_node(victim)
         assert (await described(admin, "survivor")).transaction_state == "CompleteCommit"
+
+
+class Movers:
+    """Workers of one group that move records by `transform`, and fail in many ways."""
+
+    def __init__(self, cluster: LocalCluster, source: str, sink: str) -> None:
+        self.cluster, self.source, self.sink = cluster, source, sink
+        self.is_done = False
+        self.calls = 0
+
+    async def live(self, name: str, lives: int = 1_000) -> None:
+        """Open a new consumer and a new producer of the same transactional id for each life."""
+        while not self.is_done and lives:
+            lives -= 1
+            try:
+                async with (
+                    Consumer(
+                        self.cluster.bootstrap,
+                        group_id=self.source,
+                        auto_offset_reset="earliest",
+                        enable_auto_commit=False,
+                        isolation_level="read_committed",
+                        session_timeout_ms=6_000,
+                        heartbeat_interval_ms=500,
+                    ) as consumer,
+                    Producer(
+                        self.cluster.bootstrap, transactional_id=f"{self.source}-{name}"
+                    ) as producer,
+                ):
+                    consumer.subscribe([self.source])
+                    stop = partial(getattr, self, "is_done")
+                    await transform(consumer, producer, self.moved, max_records=7, stop=stop)
+            except (ZeroDivisionError, KafkaError):
+                continue
+
+    async def moved(self, record: ConsumerRecord) -> ProducerRecord | None:
+        self.calls += 1
+        if self.calls % 41 == 0:
+            raise ZeroDivisionError
+        await asyncio.sleep(0.001)
+        return ProducerRecord(self.sink, record.value, record.value)
+
+    async def until_moved(self, count: int) -> None:
+        """Wait until the group has committed `count` records."""
+        async with Admin(self.cluster.bootstrap) as admin:
+            while True:
+                try:
+                    offsets = await admin.list_consumer_group_offsets(self.source)
+                except KafkaError:
+                    continue
+                if sum(place.offset for place in offsets.values()) >= count:
+                    return
+                await asyncio.sleep(0.05)
+
+
+async def test_transform_moves_each_record_once_whatever_dies(cluster: LocalCluster) -> None:
+    """Members come and go, one is fenced in the middle, functions raise, a coordinator dies."""
+    movers = Movers(cluster, await new_topic(cluster), await new_topic(cluster))
+    values = [b"%d" % number for number in range(400)]
+    async with Producer(cluster.bootstrap) as producer:
+        await (await producer.send_many(movers.source, values, values))
+    async with asyncio.timeout(2 * WAIT_S), asyncio.TaskGroup() as tasks:
+        first = tasks.create_task(movers.live("one"))
+        await movers.until_moved(50)
+        tasks.create_task(movers.live("two"))  # a rebalance
+        await movers.until_moved(120)
+        first.cancel()  # in the middle of its work
+        tasks.create_task(movers.live("two", lives=1))  # fences the other, which fences it in turn
+        await movers.until_moved(200)
+        async with Admin(cluster.bootstrap) as admin:
+            victim = await coordinator_of(admin, f"{movers.source}-two")
+        cluster.kill(victim)
+        await movers.until_moved(280)
+        cluster.start_node(victim)
+        await movers.until_moved(len(values))
+        movers.is_done = True
+    found = await committed(cluster, movers.sink, len(values))
+    assert found == {value.decode(): 1 for value in values}
 
 
 # --- other libraries ---

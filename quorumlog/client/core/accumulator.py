@@ -391,17 +391,18 @@ class Accumulator:
         """Fail batches older than delivery_timeout_ms, even while a response is outstanding."""
         if now_ms < self._next_expiry_ms:
             return []
-        deadline_ms = now_ms - self.settings.delivery_timeout_ms
+        limit_ms = self.settings.delivery_timeout_ms
+        deadline_ms = now_ms - limit_ms
         expired = []
         for queue in list(self._active.values()):
             for batch in [batch for batch in queue.batches() if batch.created_ms <= deadline_ms]:
                 batch.indefinite = batch.indefinite or batch.state is BatchState.SENT
-                late = f"not acknowledged within {self.settings.delivery_timeout_ms} ms: "
+                late = f"not acknowledged within delivery_timeout_ms={limit_ms}: "
                 late += batch.last_outcome()
                 self._fail(queue, batch, BatchAnswer(ErrorCode.REQUEST_TIMED_OUT, message=late))
                 expired.append(batch)
         oldest = [batch.created_ms for queue in self._active.values() for batch in queue.batches()]
-        self._next_expiry_ms = min(oldest, default=NEVER_MS) + self.settings.delivery_timeout_ms
+        self._next_expiry_ms = min(oldest, default=NEVER_MS) + limit_ms
         return expired
 
     def fail_all(
@@ -445,6 +446,9 @@ class Accumulator:
         where = f"{batch.topic_partition}: {answer.message}".removesuffix(": ")
         if answer.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             where = denied(answer.error_code, f"topic {batch.topic_partition.topic!r}", "WRITE")
+        if answer.error_code == ErrorCode.MESSAGE_TOO_LARGE:
+            where += f": a batch of {batch.size_in_bytes} bytes: lower batch_size, or raise the"
+            where += " topic's max.message.bytes"
         batch.error = KafkaError(answer.error_code, where, definite=not batch.indefinite)
         self._finish(queue, batch)
 

@@ -76,6 +76,7 @@ class Committer:
         while len(self._begun) >= BEGUN_MAX:
             await self._begun.join_first()
         self._begun.start(self._commit_and_report({**places}, timeout_ms, callback))
+        await asyncio.sleep(0)  # it takes its turn, before any later call
 
     async def _commit_and_report(
         self,

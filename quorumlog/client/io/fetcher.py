@@ -273,6 +273,7 @@ class Fetcher:
                 continue  # no longer assigned
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             message = f"{name} does not exist: no broker has returned it for {limit_ms} ms"
+            message += " (default_api_timeout_ms)"
             self._positions.report(name, KafkaError(code, message, definite=True))
             self._wake_poll()
 

@@ -355,7 +355,8 @@ class Transactor:
                     await flush()
                 await _done(outcome)
         except TimeoutError:
-            message = f"{outcome.operation} has not ended within {timeout_ms:g} ms: call it again"
+            limit = f"max_block_ms={timeout_ms:g}"
+            message = f"{outcome.operation} has not ended within {limit}: call it again"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message, definite=False) from None
         error = self.transactions.claim(outcome)
         if error is not None:

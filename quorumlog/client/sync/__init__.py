@@ -9,5 +9,8 @@ admin. A call from a coroutine works, but blocks the coroutine's event loop.
 from quorumlog.client.sync.admin import SyncAdmin
 from quorumlog.client.sync.consumer import SyncConsumer
 from quorumlog.client.sync.producer import SyncDeliveries, SyncDelivery, SyncProducer
+from quorumlog.client.sync.transforms import transform
 
-__all__ = ["SyncAdmin", "SyncConsumer", "SyncDeliveries", "SyncDelivery", "SyncProducer"]
+__all__ = [
+    "SyncAdmin", "SyncConsumer", "SyncDeliveries", "SyncDelivery", "SyncProducer", "transform",
+]  # fmt: skip

@@ -167,6 +167,16 @@ def on_loop(
     return call
 
 
+def client_of(client: Blocking[ClientT]) -> ClientT:
+    """Return the asynchronous client."""
+    return client._client  # noqa: SLF001 - ours: the class is above
+
+
+def run(client: Blocking[Any], work: Coroutine[Any, Any, Result]) -> Result:
+    """Run `work` on the shared loop, as a call of the client."""
+    return client._run(work)  # noqa: SLF001 - ours, too
+
+
 def _warn(kind: str) -> None:
     warnings.warn(f"unclosed {kind}: use `with`, or close()", ResourceWarning, stacklevel=3)
 

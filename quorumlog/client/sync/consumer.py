@@ -53,6 +53,9 @@ class SyncConsumer(Blocking[Consumer[Any, Any]], Generic[KeyT, ValueT]):
             self._close(self._client.__aexit__(type(interrupted), interrupted, None))
         else:
             super().close()
+
+    def _close(self, stop: Coroutine[Any, Any, None]) -> None:
+        super()._close(stop)
         self._call_back()
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:

@@ -79,7 +79,8 @@ class SyncDeliveries(Sequence[SyncDelivery]):
 class SyncProducer(Blocking[Producer[Any, Any]], Generic[KeyT, ValueT]):
     """Producer without an event loop: `with SyncProducer("host:port") as producer: ...`.
 
-    Serializers, the partitioner and `on_send` of interceptors run in the thread that calls `send`.
+    Serializers and `on_send` of interceptors run in the thread that calls `send`. Those of
+    `send_many`, and `on_acknowledgement`, run on the event loop that all blocking clients share.
     """
 
     _holds_records = True

@@ -2,11 +2,18 @@
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
 
-from quorumlog.client import Admin, Consumer, KafkaError, RebalanceListener, TopicPartition
+from quorumlog.client import (
+    Admin,
+    Consumer,
+    KafkaError,
+    OffsetAndMetadata,
+    RebalanceListener,
+    TopicPartition,
+)
 from quorumlog.client.io.broker_connections import why_unreachable
 from quorumlog.client.io.metadata_source import MetadataSource
 from quorumlog.client.settings import AdminSettings, ConsumerOptions, IsolationLevel
@@ -20,8 +27,8 @@ from quorumlog.wire.codec.messages.offset_fetch import (
 )
 from quorumlog.wire.io.connection import ConnectionLost
 from quorumlog.wire.io.security import PLAINTEXT
-from tests.support.client.fake_cluster import T, fake_cluster
-from tests.support.client.fake_group import HEARTBEAT, GroupCluster, group_cluster
+from tests.support.client.fake_cluster import SILENCE, T, fake_cluster
+from tests.support.client.fake_group import COMMIT, HEARTBEAT, GroupCluster, group_cluster
 from tests.support.client.opened import in_group
 from tests.support.client.refusals import refused
 from tests.support.waiting import loop_turns, until
@@ -339,6 +346,57 @@ async def test_no_consumer_begins_at_an_offset_that_a_transaction_may_still_chan
         consumer.subscribe(["t"])
         assert await values(consumer, 5) == [b"4", b"5", b"6", b"7", b"8"]
         assert asked == [True] * 4
+
+
+async def test_commits_with_a_callback_are_made_in_order_with_retries() -> None:
+    done: list[tuple[int, KafkaError | None]] = []
+
+    def note(places: Mapping[TopicPartition, OffsetAndMetadata], error: KafkaError | None) -> None:
+        done.append((places[T].offset, error))
+        raise ZeroDivisionError  # logged
+
+    options: ConsumerOptions = {"retry_backoff_ms": 5, "enable_auto_commit": False}
+    async with in_group(9, OPTIONS, options) as (cluster, consumer):
+        consumer.subscribe(["t"])
+        await values(consumer, 9)
+        cluster.refusals = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
+        for offset in (3, 4, 5):
+            await consumer.commit({T: offset}, callback=note)
+        assert done == []
+        await consumer.commit({T: 6})
+        assert cluster.commits == [3, 4, 5, 6]
+        assert done == [(3, None), (4, None), (5, None)]
+        cluster.refusals = [ErrorCode.ILLEGAL_GENERATION]
+        await consumer.commit({T: 7}, callback=note)
+        await consumer.commit(callback=note)
+    assert [(offset, error and error.code) for offset, error in done[3:]] == [
+        (7, ErrorCode.ILLEGAL_GENERATION),
+        (9, None),
+    ]
+    assert cluster.commits[4:] == [9]  # closing waits for it
+
+
+async def test_a_commit_that_closing_ends_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quorumlog.client.io.committer._FINISH_MS", 50)
+    monkeypatch.setattr("quorumlog.client.io.committer.BEGUN_MAX", 2)
+    done: list[KafkaError | None] = []
+    async with in_group(9, OPTIONS, enable_auto_commit=False) as (cluster, consumer):
+        consumer.subscribe(["t"])
+        await values(consumer, 9)
+        cluster.fault = lambda _, api: SILENCE if api == COMMIT else None
+        for offset in (3, 4):
+            await consumer.commit({T: offset}, callback=lambda _, error: done.append(error))
+        waiting = asyncio.create_task(
+            consumer.commit({T: 5}, callback=lambda _, error: done.append(error))
+        )
+        await asyncio.sleep(0.01)
+        assert not waiting.done()  # two are in progress
+        waiting.cancel()
+        with refused("REQUEST_TIMED_OUT", definite=True):
+            await consumer.commit({T: 6}, timeout_ms=20)
+    assert [error and (error.code, error.definite) for error in done] == [
+        (ErrorCode.NETWORK_EXCEPTION, False)
+    ] * 2
 
 
 async def test_a_consumer_of_a_dead_cluster_closes_too(monkeypatch: pytest.MonkeyPatch) -> None:

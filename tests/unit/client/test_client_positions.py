@@ -196,6 +196,19 @@ def test_a_reset_by_duration_asks_for_end_and_time(by_time: tuple[int, int], off
     assert (position.offset, position.state) == (offset, PositionState.FETCHING)
 
 
+@pytest.mark.parametrize(("by_time", "offset"), [((7, 2), 7), ((-1, -1), 90)])
+def test_a_seek_to_a_time_requests_end_and_time(by_time: tuple[int, int], offset: int) -> None:
+    """If all records are older, reading begins at the end."""
+    positions, position = reading(offset=50)
+    positions.seek_by_time(T, 1_000)
+    assert position.reset.asked_timestamp(5_000_000) == LATEST_TIMESTAMP
+    positions.handle_offset(position, 90, 3)
+    assert position.reset.asked_timestamp(5_000_000) == 1_000
+    positions.handle_offset(position, *by_time)
+    assert (position.offset, position.state) == (offset, PositionState.FETCHING)
+    assert position.consumed == OffsetAndMetadata(*((90, 3) if offset == 90 else by_time))
+
+
 def test_without_a_policy_out_of_range_is_an_error_until_the_user_seeks() -> None:
     positions, position = reading("none", offset=50)
     fetched(positions, 50, PartitionData(error_code=ErrorCode.OFFSET_OUT_OF_RANGE))

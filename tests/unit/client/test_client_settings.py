@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import fields
+from datetime import UTC, datetime, timedelta, timezone
 from inspect import signature
 from typing import Any, get_type_hints
 
@@ -18,10 +19,12 @@ from quorumlog.client import (
     TopicPartition,
 )
 from quorumlog.client.checks import (
+    checked_max_records,
     checked_names,
     checked_partitions,
     checked_places,
     checked_subscription,
+    checked_time,
     checked_timestamps,
 )
 from quorumlog.client.io import coordinator
@@ -244,6 +247,22 @@ def test_an_assignor_of_the_coordinator_needs_its_protocol() -> None:
         build(ConsumerSettings, "x:1", {"group_protocol": "share"})
 
 
+def test_errors_of_brokers_name_the_setting() -> None:
+    code = ErrorCode.INVALID_SESSION_TIMEOUT
+    error = KafkaError(code, "group g", definite=True)
+    assert str(error).startswith("INVALID_SESSION_TIMEOUT: group g (set session_timeout_ms: the br")
+    assert error.message == "group g"
+    assert str(error.again()) == str(error)
+    assert str(KafkaError(code, definite=True)).startswith("INVALID_SESSION_TIMEOUT: set session_t")
+    assert str(KafkaError(ErrorCode.NETWORK_EXCEPTION, definite=True)) == "NETWORK_EXCEPTION"
+
+
+def test_a_time_is_a_datetime_with_a_zone_or_milliseconds() -> None:
+    east = timezone(timedelta(hours=2))
+    assert checked_time(datetime(1970, 1, 1, 2, 0, 1, 234_000, tzinfo=east)) == 1_234
+    assert checked_time(1_234) == 1_234
+
+
 WRONG_ARGUMENTS: list[tuple[Callable[[Any], object], Any, type[Exception], str]] = [
     (checked_names, "ab", TypeError, r"must be a list of names: \['ab'\]"),
     (checked_names, [1], TypeError, "each a str, not 1"),
@@ -253,6 +272,12 @@ WRONG_ARGUMENTS: list[tuple[Callable[[Any], object], Any, type[Exception], str]]
     (checked_partitions, 7, TypeError, "must be a list of TopicPartitions, not 7"),
     (checked_partitions, [TopicPartition("t", "0")], TypeError, "a str and an int"),  # type: ignore[arg-type]
     (checked_partitions, [TopicPartition("t", -1)], ValueError, "a partition is not negative: -1"),
+    (checked_time, datetime(2026, 1, 1), ValueError, "has no time zone"),  # noqa: DTZ001 - refused
+    (checked_time, datetime(1960, 1, 1, tzinfo=UTC), ValueError, "milliseconds since 1970: -3"),
+    (checked_time, "2026-01-01", TypeError, "a time is a datetime or an int of milliseconds"),
+    (checked_time, -1, ValueError, "a time is milliseconds since 1970: -1"),
+    (checked_max_records, -1, ValueError, "max_records must not be negative: -1"),
+    (checked_max_records, 2.0, TypeError, "max_records is an int, not 2.0"),
     (checked_places, {T: -5}, ValueError, "an offset is 0 to"),
     (checked_places, {T: 2**63}, ValueError, "an offset is 0 to"),
     (checked_places, {T: "5"}, TypeError, "an offset is an int, not '5'"),

@@ -7,11 +7,19 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any, get_type_hints
 
 import pytest
 
-from quorumlog.client import Admin, Consumer, Producer, RebalanceListener, TopicPartition
+from quorumlog.client import (
+    Admin,
+    Consumer,
+    OffsetAndMetadata,
+    Producer,
+    RebalanceListener,
+    TopicPartition,
+)
 from quorumlog.client.admin.transactions import TransactionAdmin
 from quorumlog.client.producer import ManyOptions, SendOptions
 from quorumlog.client.settings import ConsumerOptions
@@ -44,6 +52,26 @@ def test_a_fake_cluster_leaves_no_connection_open() -> None:
         with in_a_thread(fake_cluster()) as cluster:
             socket.create_connection(cluster.addresses[1]).close()
     gc.collect()  # a connection that is left is a ResourceWarning, which fails the test
+
+
+def test_a_commits_callback_runs_in_the_consumers_thread_and_may_call_it(
+    group: GroupCluster,
+) -> None:
+    called: list[tuple[int, object, str]] = []
+    with SyncConsumer(group.bootstrap, **OPTIONS) as consumer:
+        consumer.subscribe(["t"])
+        first_values(consumer)
+
+        def note(offsets: Mapping[TopicPartition, OffsetAndMetadata], error: object) -> None:
+            at = consumer.committed([T])[T].offset
+            called.append((offsets[T].offset, error, f"{threading.current_thread().name} {at}"))
+
+        consumer.commit({T: 2}, callback=note)
+        while not called:
+            consumer.poll(10)
+        consumer.commit({T: 3}, callback=lambda *_: called.append((3, None, "at the end")))
+    name = threading.current_thread().name
+    assert called == [(2, None, f"{name} 2"), (3, None, "at the end")]
 
 
 def test_records_that_were_not_processed_are_not_committed(group: GroupCluster) -> None:
