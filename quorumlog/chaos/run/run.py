@@ -74,7 +74,7 @@ def run(settings: RunSettings, progress: Progress) -> RunSummary:
     with one line to act on. Raises KeyboardInterrupt if a signal ended it; then the history ends at
     that moment, and no process is left.
     """
-    driver = load_driver(settings.driver, settings.security)
+    driver = load_driver(settings.driver, settings.security, settings.producer)
     check_capable(settings.driver, find_workload(settings.workload))
     if settings.bootstrap is not None:  # there, an earlier run may have left its topic
         settings = replace(settings, topic=f"{settings.topic}-{secrets.token_hex(4)}")
@@ -96,7 +96,7 @@ def run(settings: RunSettings, progress: Progress) -> RunSummary:
         bootstrap, back_end = stack.enter_context(_cluster(settings, schedule, outside, progress))
         if isinstance(back_end, LocalProcesses) and back_end.cluster.spec.security is not None:
             settings = replace(settings, security=_super_user(back_end.cluster))
-            driver = load_driver(settings.driver, settings.security)
+            driver = load_driver(settings.driver, settings.security, settings.producer)
         meta = meta_at_start(settings, schedule)
         history = stack.enter_context(HistoryWriter(settings.out, meta=meta))
         _record_responses(back_end, history)
@@ -293,7 +293,7 @@ class _Phases:
             options=workload.read_options(settings.options),
             history=self.history,
             security=settings.security,
-            secured=partial(load_driver, settings.driver),
+            secured=partial(load_driver, settings.driver, producer=settings.producer),
         )
         for topic in workload.topics(setup):
             await self._create(topic)
