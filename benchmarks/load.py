@@ -147,6 +147,7 @@ class Throughput:
 
     mb_per_s: float
     answers: int
+    seconds: float
 
 
 def throughput(
@@ -185,16 +186,18 @@ def throughput(
                     sent += 1
     elapsed_s = time.perf_counter() - started_s
     _close(connections)
-    return Throughput(mb_per_s=answered * batch_bytes / elapsed_s / 1e6, answers=answered)
+    return Throughput(
+        mb_per_s=answered * batch_bytes / elapsed_s / 1e6, answers=answered, seconds=elapsed_s
+    )
 
 
-def _fetch_frame(topic: str, partition: int, offset: int) -> bytes:
+def _fetch_frame(topic: str, partition: int, offset: int, fetch_bytes: int) -> bytes:
     """Build a Fetch that waits for nothing."""
     place = FetchPartition(
-        partition=partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES
+        partition=partition, fetch_offset=offset, partition_max_bytes=fetch_bytes
     )
     request = FetchRequest(
-        max_bytes=FETCH_BYTES, topics=[FetchTopic(topic=topic, partitions=[place])]
+        max_bytes=fetch_bytes, topics=[FetchTopic(topic=topic, partitions=[place])]
     )
     chunks = encode_request(
         request, api_version=_FETCH_VERSION, correlation_id=9, client_id="benchmark"
@@ -214,8 +217,10 @@ def _records_of(frame: memoryview) -> memoryview:
     return memoryview(records or b"")
 
 
-def fetches(bootstrap: str, topic: str, *, seconds: float) -> Throughput:
-    """Fetch 1 MiB after the other from each partition; at its end, again from its beginning."""
+def fetches(
+    bootstrap: str, topic: str, *, seconds: float, fetch_bytes: int = FETCH_BYTES
+) -> Throughput:
+    """Fetch `fetch_bytes` after each other from each partition; at its end, from its beginning."""
     connections = leaders(bootstrap, topic)
     selector = selectors.DefaultSelector()
     offsets = dict.fromkeys(connections, 0)
@@ -223,7 +228,7 @@ def fetches(bootstrap: str, topic: str, *, seconds: float) -> Throughput:
     fetched_bytes = answers = 0
     for partition, connection in connections.items():
         selector.register(connection.socket, selectors.EVENT_READ, partition)
-        connection.socket.sendall(_fetch_frame(topic, partition, 0))
+        connection.socket.sendall(_fetch_frame(topic, partition, 0, fetch_bytes))
     while time.perf_counter() - started_s < seconds:
         events = selector.select(_SILENCE_S)
         if not events:
@@ -238,10 +243,11 @@ def fetches(bootstrap: str, topic: str, *, seconds: float) -> Throughput:
                 for _, header in iterate_headers(records):
                     offset = header.next_offset
                 offsets[partition] = offset
-                connections[partition].socket.sendall(_fetch_frame(topic, partition, offset))
+                frame = _fetch_frame(topic, partition, offset, fetch_bytes)
+                connections[partition].socket.sendall(frame)
     elapsed_s = time.perf_counter() - started_s
     _close(connections)
-    return Throughput(mb_per_s=fetched_bytes / elapsed_s / 1e6, answers=answers)
+    return Throughput(mb_per_s=fetched_bytes / elapsed_s / 1e6, answers=answers, seconds=elapsed_s)
 
 
 def send_batches(bootstrap: str, topic: str, batches: Sequence[bytes], *, rounds: int) -> None:

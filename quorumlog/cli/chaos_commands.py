@@ -144,6 +144,7 @@ def run_command(
     network: options.Network = "proxy",
     record_responses: options.RecordResponses = False,
     driver: options.DriverName = "client",
+    producer: options.Producer = None,
     bootstrap: options.Bootstrap = None,
     command_config: options.CommandConfig = None,
     control: options.Control = None,
@@ -180,16 +181,20 @@ def run_command(
             shape=ClusterShape(nodes, controllers, brokers, read_racks(racks)),
             network=network,
             record_responses=record_responses,
-            driver=driver,
+            **_clients(driver, producer or []),
             **_reach(bootstrap, command_config, control),
             schedule=given,
-            config=parse_settings(config or []),
-            node_module=_node_module(mutant, node_module),
+            **_nodes(config or [], mutant, node_module),
             partitions=partitions,
             replication_factor=replication,
         )
         found = _run_and_judge(settings, min_acknowledged, engine, master, conf)
     _show(*found, as_json=json)
+
+
+def _clients(driver: str, producer: list[str]) -> dict[str, Any]:
+    """Return the settings `driver`, `producer`."""
+    return {"driver": driver, "producer": parse_settings(producer, "--producer")}
 
 
 def _reach(bootstrap: str | None, file: Path | None, control: str | None) -> dict[str, Any]:
@@ -233,6 +238,11 @@ def _show(summary: RunSummary, verdict: "Verdict", report: Path, *, as_json: boo
     else:
         _print(summary, verdict, report)
     raise typer.Exit(EXIT_STATUS[verdict.valid])
+
+
+def _nodes(config: list[str], mutant: str | None, module: str | None) -> dict[str, Any]:
+    """Return the settings `config`, `node_module`."""
+    return {"config": parse_settings(config), "node_module": _node_module(mutant, module)}
 
 
 def _node_module(mutant: str | None, module: str | None) -> str:

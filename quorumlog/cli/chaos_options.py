@@ -84,6 +84,14 @@ RecordResponses = Annotated[
 DriverName = Annotated[
     str, _one_of(DRIVERS, "driver", f"Client library: {', '.join(DRIVERS)}.", ADDED_DRIVERS)
 ]
+Producer = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=VALUE",
+        help="Setting of the producers of the driver client: acks=1 or enable.idempotence=false. "
+        "Records are then lost or repeated, which the verdict finds. Repeatable.",
+    ),
+]
 Bootstrap = Annotated[
     str | None,
     typer.Option(metavar="HOST:PORT", help="Run against this cluster instead of starting one."),

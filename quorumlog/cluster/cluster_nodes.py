@@ -70,7 +70,7 @@ class ClusterNodes:
         keeps racks, listeners and `protection`, and adds users. `config`: Kafka's names and texts;
         "" removes a setting. `defaults`: a name of `cluster.defaults`. `node_module`: its program.
         `detached` nodes outlive this process. `control`: a control server (docs/control-api.md) at
-        this port, or host:port; `breakable`: it can break disks and clocks. `seed`: `seed_file`.
+        this port, or host:port; `breakable`: it can break disks and clocks. `seed`: a `seed_file`.
         """
         config = {**(config or {}), **settings_check.release(as_version)}
         self._seed: Final = seeds.read(seed)

@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import partial
 from itertools import cycle
-from typing import Any, Final, TypeVar, Unpack
+from types import MappingProxyType
+from typing import Any, Final, Self, TypeVar, Unpack
 
 from quorumlog.chaos.drivers.common import Rebalancing, member_settings, records_of, translating
 from quorumlog.chaos.drivers.driver import (
@@ -21,6 +23,7 @@ from quorumlog.chaos.drivers.driver import (
     TopicOptions,
 )
 from quorumlog.chaos.drivers.security import SecuredDriver, of_client
+from quorumlog.chaos.registered import registered
 from quorumlog.client import (
     Admin,
     Consumer,
@@ -43,6 +46,12 @@ _WRITING: Final[Mapping[str, Any]] = {
     "max_block_ms": _DELIVERY_TIMEOUT_MS,
     "retry_backoff_ms": 20,
 }
+PRODUCER_SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "acks": {"all": "all", "1": 1},
+    "enable.idempotence": {"true": True, "false": False},
+}
+"""The settings of producers that a run may have, and their values. Without any, acks=all with
+idempotence. The others lose or repeat records, and show that a verdict finds it."""
 _READING: Final[Mapping[str, Any]] = {
     "fetch_max_wait_ms": 100,
     "request_timeout_ms": _REQUEST_TIMEOUT_MS,
@@ -215,9 +224,24 @@ class ClientDriver(SecuredDriver):
     )
 
     options_of = staticmethod(of_client)
+    producing: Mapping[str, Any] = MappingProxyType({})  # arguments of its producers
 
     def __init__(self, racks: Sequence[str] = ()) -> None:
         self._racks: Final = cycle(racks or ("",))
+
+    def with_producers(self, settings: Mapping[str, str]) -> Self:
+        """Return this driver with settings of `PRODUCER_SETTINGS`, by Kafka's names.
+
+        Raises ValueError for another name or value.
+        """
+        driver = copy(self)
+        producing: dict[str, Any] = {}
+        for name, value in settings.items():
+            known = registered(PRODUCER_SETTINGS, name, "setting of the producers")
+            argument = registered(known, value, f"value of {name}")
+            producing[name.replace(".", "_")] = argument
+        driver.producing = producing
+        return driver
 
     async def producer(
         self, bootstrap: str, client_id: str, batching: Batching = AT_ONCE
@@ -225,7 +249,9 @@ class ClientDriver(SecuredDriver):
         """Make a producer. Raises DriverError if no broker answers."""
         batches = {"linger_ms": batching.linger_ms, "compression_type": batching.compression}
         return _Producer(
-            await _started(Producer, self._at(bootstrap), client_id, **batches, **_WRITING)
+            await _started(
+                Producer, self._at(bootstrap), client_id, **batches, **_WRITING, **self.producing
+            )
         )
 
     async def transactional(

@@ -6,6 +6,7 @@ Other packages add drivers by entry points of the group `quorumlog.drivers`.
 
 from collections.abc import Mapping
 from importlib import import_module
+from types import MappingProxyType
 from typing import Final, Protocol, cast, runtime_checkable
 
 from quorumlog.chaos.drivers.driver import AnyDriver
@@ -44,13 +45,22 @@ def require_driver(name: str) -> None:
     registered({**DRIVERS, **dict.fromkeys(ADDED_DRIVERS.names, "")}, name, "driver")
 
 
-def load_driver(name: str, security: SecuritySettings = PLAINTEXT) -> AnyDriver:
+def load_driver(
+    name: str,
+    security: SecuritySettings = PLAINTEXT,
+    producer: Mapping[str, str] = MappingProxyType({}),
+) -> AnyDriver:
     """Return a driver by name, with time limits on its calls, for clusters with this protection.
 
-    Raises DriverUnavailable, or ValueError for an unknown name, for files of certificates that
-    cannot be used, and for a driver of another package without the method `secured`.
+    `producer`: settings of its producers. Raises DriverUnavailable, or ValueError for an unknown
+    name, for files of certificates that cannot be used, for a driver of another package without the
+    method `secured`, and for settings that the driver does not have.
     """
     driver = _find(name)
+    if producer:
+        if not isinstance(driver, Adjustable):
+            raise ValueError(f"driver {name} has no settings of producers; client has")
+        driver = driver.with_producers(producer)
     if security == PLAINTEXT:
         return limited(driver)
     if not isinstance(driver, Securable):
@@ -58,6 +68,14 @@ def load_driver(name: str, security: SecuritySettings = PLAINTEXT) -> AnyDriver:
             f"driver {name} has no method `secured`: it cannot use TLS or SASL"
         )
     return limited(driver.secured(security))
+
+
+@runtime_checkable
+class Adjustable(Protocol):
+    """A driver whose producers have settings."""
+
+    def with_producers(self, settings: Mapping[str, str]) -> AnyDriver:
+        """Return the same driver with these settings of producers. Raises ValueError."""
 
 
 @runtime_checkable

@@ -69,7 +69,7 @@ def run(settings: RunSettings, progress: Progress) -> RunSummary:
     with one line to act on. Raises KeyboardInterrupt if a signal ended it; then the history ends at
     that moment, and no process is left.
     """
-    driver = load_driver(settings.driver, settings.security)
+    driver = load_driver(settings.driver, settings.security, settings.producer)
     check_capable(settings.driver, find_workload(settings.workload))
     if settings.bootstrap is not None:  # there, an earlier run may have left its topic
         settings = replace(settings, topic=f"{settings.topic}-{secrets.token_hex(4)}")
@@ -91,7 +91,7 @@ def run(settings: RunSettings, progress: Progress) -> RunSummary:
         clusters = stack.enter_context(clusters_of(settings, schedule, outside, progress))
         if (security := clusters.super_user) is not None:
             settings = replace(settings, security=security)
-            driver = load_driver(settings.driver, settings.security)
+            driver = load_driver(settings.driver, settings.security, settings.producer)
         meta = meta_at_start(settings, schedule)
         history = stack.enter_context(HistoryWriter(settings.out, meta=meta))
         _record_responses(clusters, history)
@@ -257,7 +257,7 @@ class _Phases:
             options=workload.read_options(settings.options),
             history=self.history,
             security=settings.security,
-            secured=partial(load_driver, settings.driver),
+            secured=partial(load_driver, settings.driver, producer=settings.producer),
             target=self.clusters.target,
             start_mirror=MirrorLauncher(settings.out, mutant_of(settings.node_module)).start,
         )

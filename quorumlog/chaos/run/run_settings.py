@@ -50,6 +50,7 @@ class RunSettings:
     network: NetworkKind = "proxy"  # how links are broken
     record_responses: bool = False  # by forwarders, also if no fault needs them
     driver: str = "client"
+    producer: Mapping[str, str] = field(default_factory=dict)  # settings of the driver's producers
     bootstrap: str | None = None  # a cluster that the run does not start
     security: SecuritySettings = PLAINTEXT  # of the clients at `bootstrap`
     control: str | None = None  # how to break it: NAME:ARGUMENT of back_ends.registry
@@ -157,6 +158,7 @@ def meta_at_start(settings: RunSettings, schedule: Schedule) -> dict[str, Any]:
         "nodes": len(settings.shape.roles) if settings.bootstrap is None else None,
         "controllers": settings.shape.controllers,
         "racks": [*settings.shape.racks],
+        "producer": dict(settings.producer),
         **{name: getattr(settings, name) for name in _PLANNED},
         "config": {
             name: HIDDEN if may_be_secret({name: value}) else value
