@@ -163,10 +163,10 @@ class Replicas:
         self._directories: Final = self._new_directories(controller, partition_rules)
         self.security: Final = security  # of the connections to other brokers
         self._fetchers: Final = self._new_fetchers(wall_ms, peer_addresses or {}, partition_rules)
-        files = self._logs.checkpoints
+        disk, files, wake = self.disk, self._logs.checkpoints, self._fetchers.wake
         self._checkpoints: Final = Checkpoints(self.disk, files, self._replicas, settings)
         self.ticks: Final = Ticks(self._replicas, wall_ms, self.disk, partition_rules, files=files)
-        self._log_starts: Final = LogStarts(self.disk, files, self.drivers, self._fetchers.wake)
+        self._log_starts: Final = LogStarts(disk, files, self.drivers, wake, self.ticks.removals)
         self.deletions: Final = RecordDeletions(self._replicas)
         self.append, self.append_marker = self.appends.append, self.appends.append_marker
         self.read_local: Final = LocalReads(self._replicas, self.disk).read
@@ -189,6 +189,7 @@ class Replicas:
             fetchers=self._fetchers,
             proposals=self.proposals,
             log_starts=self._log_starts,
+            removals=self.ticks.removals,
             listeners=self._listeners,
             failed=self._replicas.fail,
             report=self._directories.note_log,
@@ -290,6 +291,7 @@ class Replicas:
             self._follow_up_due.cancel()
         self.appends.stop()
         self.deletions.stop()
+        self.ticks.removals.stop()
         for driver in self.drivers.values():
             driver.waiting.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self.fetches.stop()

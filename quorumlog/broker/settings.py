@@ -95,6 +95,7 @@ class BrokerSettings:
     log_cleaner_min_compaction_lag_ms: int = behind(TopicConfig.min_compaction_lag_ms)
     log_retention_ms: int = behind(TopicConfig.retention_ms)
     log_retention_bytes: int = behind(TopicConfig.retention_bytes)
+    log_segment_delete_delay_ms: int = behind(TopicConfig.file_delete_delay_ms)
     log_retention_check_interval_ms: int = long(300_000, "Interval between retention checks.")
 
     # Fetch.

@@ -13,6 +13,7 @@ FAST_DEFAULTS: Final[Mapping[str, str]] = {
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "1000",
     "initial.broker.registration.timeout.ms": "600000",
+    "log.segment.delete.delay.ms": "1000",
     "offsets.topic.num.partitions": "8",
     "replica.lag.time.max.ms": "5000",
     "replica.socket.timeout.ms": "3000",

@@ -80,7 +80,7 @@ def whole(config_type: ConfigType, least: int, most: int) -> Kind[int]:
         if number < least:
             raise BadValue(f"Value must be at least {least}")
         if number > most:
-            raise BadValue(f"Value must be at most {most}")
+            raise BadValue(f"Value must be no more than {most}")
         return str(number)
 
     return Kind(type=config_type, normalize=normalize, parse=int)

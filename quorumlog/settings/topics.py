@@ -17,7 +17,6 @@ MINUTE_MS: Final = 60 * 1000
 HOUR_MS: Final = 60 * MINUTE_MS
 SEGMENT_BYTES_MIN: Final = 1 << 20  # KIP-1030
 
-NO_DELAY: Final = "files of removed segments are deleted immediately: no reader needs them"
 NO_PREALLOCATION: Final = "a file grows with its records"
 NO_TIERS: Final = "tiered storage is not supported"
 
@@ -142,9 +141,9 @@ class TopicConfig:
     )
     file_delete_delay_ms = _long(
         60_000,
-        "Delay before the files of a removed segment are deleted.",
+        "Delay before the files of a removed segment are deleted, and those of a deleted topic (by "
+        "the node's setting).",
         server="log.segment.delete.delay.ms",
-        without_effect=NO_DELAY,
     )
     flush_messages = _long(
         LONG_MAX,
@@ -278,10 +277,9 @@ class TopicConfig:
     )
     segment_jitter_ms = _long(
         0,
-        "Maximum random variation of segment.ms.",
+        "Maximum time by which a segment ends before segment.ms, drawn for each segment.",
         server="log.roll.jitter.ms",
         aliases=(Alias("log.roll.jitter.hours", HOUR_MS, "0"),),
-        without_effect="a segment ends at its exact age",
     )
     segment_ms = _long(
         604_800_000,

@@ -156,8 +156,8 @@ class _ForgetsWhereItStarts(Log):
 
 @RETENTION.breaks("the segments of deleted records are never removed")
 class _LeavesDeadSegments(Log):
-    def remove_dead_segments(self) -> None:
-        """Claim it."""
+    def rename_dead_segments(self) -> list[str]:
+        return []
 
 
 @RETENTION.breaks("the segment with the log start offset is deleted with the segments below it")
@@ -171,9 +171,9 @@ class _RemovesWhereItStarts(Log):
 
 @RETENTION.breaks("dead segments are renamed newest first: a crash leaves a hole")
 class _RemovesTheNewestFirst(Log):
-    def remove_dead_segments(self) -> None:
+    def rename_dead_segments(self) -> list[str]:
         self._segments._dead.reverse()  # noqa: SLF001 - broken
-        super().remove_dead_segments()
+        return super().rename_dead_segments()
 
 
 @RETENTION.breaks("deleted records are readable while their segment exists")

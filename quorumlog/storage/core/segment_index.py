@@ -132,9 +132,12 @@ class SegmentIndex:
         last_offset: int,
         max_timestamp: int,
         settings: LogSettings,
+        segment_ms: int,
         entries: int = 1,
     ) -> bool:
         """Whether batches of this total size, which add so many entries, go to a new segment.
+
+        `segment_ms`: the maximum age of this segment.
 
         Batches larger than segment.bytes get a segment of their own: a follower must store the
         batches that its leader accepted under other settings.
@@ -148,6 +151,6 @@ class SegmentIndex:
             or last_offset - self.base_offset > INT32_MAX
             or (
                 self.first_timestamp > NO_TIMESTAMP
-                and max_timestamp - self.first_timestamp > settings.segment_ms
+                and max_timestamp - self.first_timestamp > segment_ms
             )
         )

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from typing import Final
+from zlib import crc32
 
 from quorumlog.settings import kinds
 from quorumlog.settings.kinds import ConfigType
@@ -21,6 +22,7 @@ class LogSettings:
         TopicConfig.segment_bytes, kinds.whole(ConfigType.INT, 1, INT32_MAX)
     )
     segment_ms: int = behind(TopicConfig.segment_ms)
+    segment_jitter_ms: int = behind(TopicConfig.segment_jitter_ms)
     segment_index_bytes: int = behind(TopicConfig.segment_index_bytes)
     index_interval_bytes: int = behind(TopicConfig.index_interval_bytes)
     cleanup_policy: str = behind(TopicConfig.cleanup_policy)
@@ -36,6 +38,15 @@ class LogSettings:
             raise ValueError(f"segment.index.bytes holds no entry: {self.segment_index_bytes}")
         if self.index_interval_bytes < 0:
             raise ValueError(f"index.interval.bytes is negative: {self.index_interval_bytes}")
+
+    def segment_ms_of(self, path: str) -> int:
+        """Return the maximum age of the segment at `path`: segment.ms, less a drawn jitter.
+
+        The draw is a hash of the path, so that a restart does not change it, and a simulation
+        repeats it. Kafka's `LogConfig.randomSegmentJitter` draws by chance, for each process anew.
+        """
+        most = min(self.segment_jitter_ms, self.segment_ms)
+        return self.segment_ms - crc32(path.encode()) % most if most else self.segment_ms
 
     @property
     def is_flushed_by_itself(self) -> bool:

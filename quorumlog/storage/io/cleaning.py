@@ -341,7 +341,7 @@ def batches_of(segment: Segment) -> Iterator[tuple[BatchHeader, memoryview]]:
 class Compaction:
     """The replacement of segments of the log in `directory` by cleaned ones.
 
-    The log's thread calls all methods but `remove_replaced`.
+    The log's thread calls all methods but `remove_replaced` and `settle`.
     """
 
     new_pass: ClassVar[type[Cleaning]] = Cleaning
@@ -402,6 +402,14 @@ class Compaction:
 
     def remove_replaced(self, names: Sequence[str]) -> None:
         """Remove the files that `swap_in` returned. Raises StorageError."""
+        self.settle()
         with self._health.changing("remove replaced segments"):
-            self._disk.fsync_dir(self._directory)  # first: a crash must find the old or the new
             self._segments.unlink(names)
+
+    def settle(self) -> None:
+        """Make swaps durable before their replaced files go: a crash must find the old or the new.
+
+        Raises StorageError.
+        """
+        with self._health.changing("replace segments"):
+            self._disk.fsync_dir(self._directory)

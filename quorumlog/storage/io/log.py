@@ -235,24 +235,30 @@ class Log:
 
     def _may_roll_within(self, append: Append, wall_ms: int) -> bool:
         """Whether the segment might roll for one of the batches, appended one by one."""
-        index = self._segments.active.index
+        active, settings = self._segments.active, self.settings
+        index = active.index
         is_untimed = min([max_timestamp for _, _, max_timestamp in append.spans]) <= NO_TIMESTAMP
         return not index.size or index.must_roll_for(
             size=append.size,
             last_offset=append.last_offset,
             max_timestamp=max(append.max_timestamp, wall_ms if is_untimed else NO_TIMESTAMP),
-            settings=self.settings,
+            settings=settings,
+            segment_ms=settings.segment_ms_of(active.path),
             entries=len(append.spans),
         )
 
     def _append(self, append: Append, wall_ms: int) -> None:
         chunks, spans, _, last_offset, size, max_timestamp, epoch_starts = append
-        active = self._segments.active
+        active, settings = self._segments.active, self.settings
+        segment_ms = settings.segment_ms
+        if settings.segment_jitter_ms:
+            segment_ms = settings.segment_ms_of(active.path)
         if active.index.must_roll_for(
             size=size,
             last_offset=last_offset,
             max_timestamp=max_timestamp if max_timestamp > NO_TIMESTAMP else wall_ms,
-            settings=self.settings,
+            settings=settings,
+            segment_ms=segment_ms,
         ):
             # At the log's end, even if the batches begin later: see `loading._continues`.
             active = self.roll(max(self._log_end_offset, last_offset - INT32_MAX))
@@ -427,14 +433,29 @@ class Log:
 
         Safe in another thread. Does nothing if the log is closed. Raises StorageError.
         """
+        self.remove_files(self.rename_dead_segments())
+
+    def rename_dead_segments(self) -> list[str]:
+        """Rename these files, durably, so that a start removes them; return the new paths.
+
+        Safe in another thread. Does nothing if the log is closed. Raises StorageError.
+        """
         with self._flush_lock:
             if self._health.failure is not None:
-                return
+                return []
             with self._health.changing("delete segments", repeatable=PASSING):
                 doomed = self._segments.rename_dead()
                 self._snapshots.drop_below(self._segments.first_base_offset)
-        with self._health.changing("delete segments"):  # slow: without the lock of a flush
-            self._segments.unlink(doomed)
+        return doomed
+
+    def remove_files(self, paths: Sequence[str]) -> None:
+        """Remove renamed files: slow, so without the lock of a flush. Safe in another thread.
+
+        If the log is closed, they are left to the next start. Raises StorageError.
+        """
+        if self._health.failure is None:
+            with self._health.changing("delete segments"):
+                self._segments.unlink(paths)
 
     def _restart_at(self, offset: int) -> None:
         with self._health.cutting():

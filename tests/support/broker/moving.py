@@ -106,7 +106,7 @@ async def broker(
     metadata.leader_epoch += 1
     replicas = Replicas(
         broker_id=ONE,
-        settings=settings or BrokerSettings(),
+        settings=settings or BrokerSettings(log_segment_delete_delay_ms=0),
         logs=LogDirectories(directories, [PATHS[one] for one in PATHS if one not in names]),
         controller=cast(Any, metadata),
         security=PLAINTEXT,

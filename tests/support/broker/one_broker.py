@@ -47,6 +47,7 @@ from tests.support.waiting import loop_turns
 AT = TopicPartition("orders", 0)
 TOPIC_ID = TopicId(b"i" * 16)
 BATCH = encode_batch([Record(0, 1, None, b"value")])
+AT_ONCE = BrokerSettings(log_segment_delete_delay_ms=0)  # removed files go at once
 Story = Callable[[Replicas], Awaitable[None]]
 
 
@@ -86,7 +87,7 @@ async def start(
     reports = Reports()
     replicas = Replicas(
         broker_id=BROKERS[0],
-        settings=settings or BrokerSettings(),
+        settings=settings or AT_ONCE,
         logs=LogDirectories(
             [LogDirectory(disk or RealDisk(), str(directory), log_settings or LogSettings())]
         ),

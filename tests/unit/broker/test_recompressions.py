@@ -183,6 +183,24 @@ def test_a_batch_must_fit_as_sent_and_as_stored(
     assert admit(records, limits, 1, AT).error_code is outcome
 
 
+async def test_a_batch_that_is_too_large_has_no_log_start_in_its_answer(tmp_path: Path) -> None:
+    """As in Kafka, where other refused batches have it."""
+    configs = {"compression.type": "uncompressed", "max.message.bytes": "2000"}
+    async with asking(tmp_path) as (_, connection):
+        assert (await connection.send(topic_creation("t", configs=configs))).topics
+        grown = await produce(connection, batch(b"a" * 5000, Compression.GZIP))
+        assert grown.error_code == ErrorCode.MESSAGE_TOO_LARGE
+        assert "after its compression by the broker" in (grown.error_message or "")
+        damaged = await produce(connection, batch(b"a")[:-1] + b"?")
+        assert damaged.error_code == ErrorCode.CORRUPT_MESSAGE
+        assert (grown.log_start_offset, damaged.log_start_offset) == (-1, -1)
+        nonsense = bytearray(batch(b"a"))
+        nonsense[16] = 1  # the old message format
+        refused = await produce(connection, bytes(nonsense))
+        assert refused.error_code == ErrorCode.INVALID_RECORD
+        assert refused.log_start_offset == 0
+
+
 def test_a_level_changes_the_bytes() -> None:
     value = b"".join(b"%d:%d," % (index % 97, index) for index in range(3000))
     sizes = []

@@ -3,6 +3,7 @@
 import errno
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from quorumlog.invariants import InvariantViolation
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import OffsetOutOfRange, StorageError, UnexpectedOffset
 from quorumlog.storage.io.disk import RealDisk
+from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.identifiers import Epoch
 from tests.support.storage.batches import (
@@ -175,6 +177,30 @@ def test_a_segment_is_rolled_by_size_by_a_full_index_and_by_age(
     count = len(log.segment_base_offsets)
     assert count == segments or (settings.segment_bytes > 1 and 5 <= count <= 7)
     assert len(read_all(log)) == log.size
+
+
+def ages(log: Log, *, until_ms: int = 3000) -> list[int]:
+    """Append a batch for each millisecond; return the ages at which segments have ended."""
+    begun_ms = [0]
+    for time_ms in range(until_ms):
+        count = len(log.segment_base_offsets)
+        log.append_as_leader(batch("x", timestamp_ms=time_ms), leader_epoch=0, wall_ms=0)
+        if len(log.segment_base_offsets) > count:
+            begun_ms.append(time_ms)
+    return [later - before - 1 for before, later in pairwise(begun_ms[1:])]
+
+
+def test_segments_end_by_a_jitter_of_their_own_before_their_time() -> None:
+    settings = LogSettings(segment_ms=100, segment_jitter_ms=50)
+    found = ages(open_log(settings=settings))
+    assert len(found) > 20
+    assert 50 < min(found) < 65
+    assert 85 < max(found) <= 100
+    assert found == ages(open_log(settings=settings))  # a restart draws no others
+    assert found != ages(open_log(settings=settings, directory="/data/topic-1"))
+    assert {*ages(open_log(settings=LogSettings(segment_ms=100)))} == {100}
+    wide = LogSettings(segment_ms=100, segment_jitter_ms=10**12)
+    assert all(0 < age <= 100 for age in ages(open_log(settings=wide)))
 
 
 def test_a_segment_is_rolled_when_an_offset_would_not_fit_in_its_index() -> None:

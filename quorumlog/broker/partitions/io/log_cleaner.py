@@ -16,6 +16,7 @@ from quorumlog import clock
 from quorumlog.broker.partitions.core.data_path import ReadEnd
 from quorumlog.broker.partitions.io.disk_threads import performed
 from quorumlog.broker.partitions.io.retention import LOGS_PER_TURN, is_at_rest
+from quorumlog.broker.partitions.log.dependencies import Removals
 from quorumlog.broker.partitions.log.directory_checkpoints import DirectoryCheckpoints
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
@@ -57,8 +58,10 @@ class LogCleaner:
         rule: CleanableRange,
         *,
         wall_ms: Callable[[], int],
+        removals: Removals,
     ) -> None:
         self._replicas: Final = replicas
+        self._removals: Final = removals
         self._disk: Final = disk
         self._checkpoints: Final = checkpoints
         self._rule: Final = rule
@@ -250,7 +253,8 @@ class LogCleaner:
                 names = await self._swap_in(driver, cleaned)
                 if names is None:
                     return False
-                await performed(self._disk, at, partial(log.compaction.remove_replaced, names))
+                await performed(self._disk, at, log.compaction.settle)
+                self._removals.add_of_topic(at.topic, partial(log.remove_files, names))
             took_s = (monotonic_ms() - began_ms) / 1000
             rate = self._replicas.settings.log_cleaner_io_max_bytes_per_second
             due_s = (cleaning.io_bytes - began_bytes) / rate

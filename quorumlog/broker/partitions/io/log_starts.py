@@ -1,4 +1,6 @@
-"""Durable log starts: a moved start is written to its checkpoint, then dead segments are removed.
+"""Durable log starts: a moved start is written to its checkpoint, then dead segments are renamed.
+
+Their files are removed after `file.delete.delay.ms`.
 
 A replica reports a log start to other brokers only when it is in `log-start-offset-checkpoint`:
 records whose DeleteRecords was answered do not reappear after a restart.
@@ -10,9 +12,11 @@ records whose DeleteRecords was answered do not reappear after a restart.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 from quorumlog.broker.partitions.io.disk_threads import performed
+from quorumlog.broker.partitions.log.dependencies import Removals
 from quorumlog.broker.partitions.log.directory_checkpoints import DirectoryCheckpoints
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
@@ -40,11 +44,13 @@ class LogStarts:
         checkpoints: DirectoryCheckpoints,
         drivers: Mapping[TopicPartition, PartitionDriver],
         fetch_now: Callable[[], None],
+        removals: Removals,
     ) -> None:
         self._disk: Final = disk
         self._checkpoints: Final = checkpoints
         self._drivers: Final = drivers
         self._fetch_now: Final = fetch_now
+        self._removals: Final = removals
         self._moved: dict[PartitionDriver, None] = {}
         self._has_moved: Final = asyncio.Event()
         self._refused: Final = LastingCondition(_logger)
@@ -84,8 +90,11 @@ class LogStarts:
             self._fetch_now()
 
     async def _remove_dead_segments(self, driver: PartitionDriver) -> None:
-        if self._is_here(driver) and driver.log.has_dead_segments:
-            await performed(self._disk, REMOVAL, driver.log.remove_dead_segments)
+        log = driver.log
+        if self._is_here(driver) and log.has_dead_segments:
+            paths = await performed(self._disk, REMOVAL, log.rename_dead_segments)
+            topic = driver.topic_partition.topic
+            self._removals.add_of_topic(topic, partial(log.remove_files, paths))
 
     def _is_here(self, driver: PartitionDriver) -> bool:
         return self._drivers.get(driver.topic_partition) is driver

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from quorumlog.broker.partitions.core.partition import PartitionRules
+from quorumlog.broker.partitions.io.delayed_removals import DelayedRemovals
 from quorumlog.broker.partitions.io.log_cleaner import LogCleaner
 from quorumlog.broker.partitions.io.retention import LogRetention
 from quorumlog.broker.partitions.log.directory_checkpoints import DirectoryCheckpoints
@@ -20,7 +21,8 @@ LOGS_PER_TURN: Final = 1000  # ticks before the event loop gets a turn
 class Ticks:
     """Runs one task: ticks leaders, expires idle producers, and opens logs that lacked disk space.
 
-    `retention` and `cleaner` have tasks of their own, because they wait for the disk.
+    `retention` and `cleaner` have tasks of their own, because they wait for the disk. `removals`
+    has timers.
     """
 
     def __init__(
@@ -37,7 +39,10 @@ class Ticks:
         self.retention: Final = LogRetention(
             replicas, disk, rules.retention(), interval_ms=interval_ms, wall_ms=wall_ms
         )
-        self.cleaner: Final = LogCleaner(replicas, disk, files, rules.cleanable(), wall_ms=wall_ms)
+        self.removals: Final = DelayedRemovals(disk, replicas.config_of)
+        self.cleaner: Final = LogCleaner(
+            *(replicas, disk, files, rules.cleanable()), wall_ms=wall_ms, removals=self.removals
+        )
         self._replicas: Final = replicas
         self._settings: Final = settings
         self._wall_ms: Final = wall_ms

@@ -42,7 +42,7 @@ from quorumlog.broker.partitions.log.verified_appends import (
 from quorumlog.storage.core.append_checks import LeaderBatch
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, TopicPartition
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import BatchHeader, read_header
 from quorumlog.wire.codec.transaction_markers import TransactionMarker, encode_marker
@@ -52,6 +52,8 @@ from quorumlog.wire.codec.transaction_markers import TransactionMarker, encode_m
 WAITING_MAX: Final = 100_000  # of this broker, for replicas or for the disk; a run counts as one
 NO_TIMEOUT_MS: Final = 2_147_483_647  # for markers, which must be written
 TOO_MANY_WAIT: Final = f"not appended: {WAITING_MAX} batches wait already"
+
+WITHOUT_LOG_START: Final = {ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.CORRUPT_MESSAGE}  # as Kafka
 
 _NONE: Final = ErrorCode.NONE  # an attribute of an enum costs a call
 _MarkerAt = tuple[TransactionMarker, int]  # and the time
@@ -403,9 +405,10 @@ def _conclude(done: ProduceDone, result: ProduceResult, error_code: ErrorCode, _
 
 
 def _refused(admission: Admission, driver: PartitionDriver) -> ProduceResult:
+    start: int = driver.partition.state.log_start_offset
     return ProduceResult(
         admission.error_code,
-        log_start_offset=driver.partition.state.log_start_offset,
+        log_start_offset=UNKNOWN_OFFSET if admission.error_code in WITHOUT_LOG_START else start,
         error_message=admission.reason,
         record_errors=admission.record_errors,
     )

@@ -57,6 +57,16 @@ class LogStartKeeper(Protocol):
         """Make the new log start durable; report it by `note_log_start_kept`."""
 
 
+class Removals(Protocol):
+    """The removals of dead files."""
+
+    def add(self, delay_ms: int, work: Callable[[], None]) -> None:
+        """Do `work` in the disk queue after the delay, or leave the files to the next start."""
+
+    def add_of_topic(self, topic: str, work: Callable[[], None]) -> None:
+        """Do `work` after the topic's delay."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionDependencies:
     """The receivers of a partition's effects; all partitions of a broker share them."""
@@ -69,6 +79,7 @@ class PartitionDependencies:
     fetchers: Fetchers
     proposals: Proposals
     log_starts: LogStartKeeper
+    removals: Removals
     listeners: Sequence[LeadershipListener]
     failed: Callable[["PartitionDriver", StorageError], None]  # its log is unusable
     report: Callable[[TopicPartition], None]  # sends the state of its log to the controller

@@ -357,18 +357,20 @@ class LogDirectories:
             self._counts[home] -= 1
         return home
 
-    def deletion(self, at: TopicPartition, log: Callable[[], Log]) -> Callable[[], None]:
-        """Return disk work that deletes a log. It has no home from now on.
+    def deletion(
+        self, at: TopicPartition, log: Callable[[], Log], *, is_due: bool = True
+    ) -> Callable[[], Callable[[], None] | None]:
+        """Return disk work that deletes a log, as `LogDirectory.delete`. It has no home any more.
 
         The work calls `log` when it runs: a move to another directory may end before.
         """
         some(self.leave(at), "a log that is open has a home")
 
-        def work() -> None:
+        def work() -> Callable[[], None] | None:
             doomed = log()
             parent = doomed.directory.rpartition("/")[0]
             home = next(one for one in (*self.online, *self.failed) if one.path == parent)
-            home.delete(at, doomed, durably=self.are_several)
+            return home.delete(at, doomed, durably=self.are_several, is_due=is_due)
 
         return work
 

@@ -48,6 +48,7 @@ def log_settings(config: TopicConfig) -> LogSettings:
     return LogSettings(
         segment_bytes=config.segment_bytes,
         segment_ms=_segment_ms(config),
+        segment_jitter_ms=config.segment_jitter_ms,
         segment_index_bytes=config.segment_index_bytes,
         index_interval_bytes=config.index_interval_bytes,
         cleanup_policy=config.cleanup_policy,
@@ -358,21 +359,30 @@ class LogDirectory:
         with storage_errors(f"cannot make {self._path(str(at))}"):
             self._names.keep(str(at), topic_id)
 
-    def delete(self, topic_partition: TopicPartition, log: Log, *, durably: bool = False) -> None:
+    def delete(
+        self,
+        topic_partition: TopicPartition,
+        log: Log,
+        *,
+        durably: bool = False,
+        is_due: bool = True,
+    ) -> Callable[[], None] | None:
         """Close the log and rename its directory; `remove_doomed` removes that.
 
-        `durably`: a log of the old name may be created in another directory from now on.
+        `durably`: a log of the old name may be created in another directory from now on. If it is
+        not due, call the result before `remove_doomed`; None: there is no directory.
         """
         log.close(clean=False)
         self.checkpoints.forget(topic_partition)
         name, path = str(topic_partition), self._path(str(topic_partition))
         with storage_errors(f"cannot delete {path}"):
             if log.is_planned and not self._disk.exists(path):
-                return
-            self._names.doom(name)
+                return None
+            doomed = self._names.doom(name, is_due=is_due)
             if durably:
                 self._disk.fsync_dir(self.path)
         self._unopened.discard(name)
+        return partial(self._names.note_due, doomed)
 
     def remove_doomed(self) -> None:
         """Remove the directories of deleted logs: seconds of work if they hold much.

@@ -126,12 +126,22 @@ class LogNames:
             self._added.pop(name, None)
         self._disk.fsync_dir(self._directory)
 
-    def doom(self, name: str) -> None:
-        """Give a directory a name that no start opens as a log; `remove_doomed` removes it."""
+    def doom(self, name: str, *, is_due: bool = True) -> str:
+        """Give a directory a name that no start opens as a log, and return the new name.
+
+        The next `remove_doomed` removes it, if it `is_due`; else once `note_due` was called.
+        """
         with self._naming:
             plain = name.removesuffix(FUTURE_SUFFIX)
             doomed = self._name_for_deletion(plain if plain == name else plain.rpartition(".")[0])
             self._disk.rename(self.path_of(name), self.path_of(doomed))
+            if is_due:
+                self._doomed.append(doomed)
+        return doomed
+
+    def note_due(self, doomed: str) -> None:
+        """Let the next `remove_doomed` remove this directory."""
+        with self._naming:
             self._doomed.append(doomed)
 
     def _name_for_deletion(self, partition: str) -> str:

@@ -356,13 +356,25 @@ class ReplicaSet:
         self._delete(at, lambda: driver.log)
 
     def _delete(self, at: TopicPartition, log: Callable[[], Log]) -> None:
-        """Free the name, then remove the files. The next start finds any that are left."""
+        """Free the name, then remove the files after `log.segment.delete.delay.ms`.
 
-        def renamed(outcome: StorageError | None) -> None:
-            log_refusal(outcome)
-            self.remove_files()
+        The next start finds any that are left.
+        """
+        delay_ms = self.settings.log_segment_delete_delay_ms
 
-        self._around.disk.submit(at, self.logs.deletion(at, log), renamed)
+        def renamed(outcome: Callable[[], None] | StorageError | None) -> None:
+            self.remove_files()  # also for the checkpoint of high watermarks
+            if isinstance(outcome, StorageError):
+                log_refusal(outcome)
+            elif outcome is not None and delay_ms:
+                self._around.removals.add(delay_ms, partial(self._remove_due, outcome))
+
+        deletion = self.logs.deletion(at, log, is_due=not delay_ms)
+        self._around.disk.submit(at, deletion, renamed)
+
+    def _remove_due(self, note_due: Callable[[], None]) -> None:
+        note_due()
+        self.logs.remove_doomed()
 
     def remove_files(self) -> None:
         """Remove the directories of deleted logs, after the removal under way."""
