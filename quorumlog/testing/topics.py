@@ -5,11 +5,13 @@ import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from quorumlog.client import NewTopic
+from quorumlog.client import NewTopic, TopicPartition
 from quorumlog.client.sync import SyncAdmin
 from quorumlog.testing.waits import wait_for_leaders
 
 if TYPE_CHECKING:
+    from quorumlog.client import ConsumerRecord
+    from quorumlog.client.settings import IsolationLevel
     from quorumlog.cluster import LocalCluster
 
 _NAME_MAX: Final = 80
@@ -75,6 +77,29 @@ def create_topic(cluster: "LocalCluster", name: str, options: Mapping[str, Any])
     with SyncAdmin(**cluster.own_client()) as admin:
         admin.create_topics([NewTopic(name, **wanted)])
     return FreshTopic(name, len(wait_for_leaders(cluster, name)))
+
+
+def read_topic(
+    cluster: "LocalCluster", topic: str, *, isolation_level: "IsolationLevel" = "read_committed"
+) -> list["ConsumerRecord"]:
+    """Return the records of a topic, from the beginning to the end: partition by partition.
+
+    The end is the last stable offset (`read_committed`) or the high watermark at the time of the
+    call. Raises KafkaError.
+    """
+    from quorumlog.client.sync import SyncConsumer
+
+    config = cluster.own_client()
+    found: list[ConsumerRecord] = []
+    with SyncConsumer(**config, isolation_level=isolation_level) as consumer:
+        for number in consumer.partitions_for(topic):
+            partition = TopicPartition(topic, number)
+            consumer.assign([partition])
+            consumer.seek_to_beginning(partition)
+            end = consumer.end_offsets([partition])[partition]
+            while consumer.position(partition) < end:
+                found += consumer.poll(1_000).get(partition, [])
+    return found
 
 
 def topics_of(cluster: "LocalCluster") -> list[str]:
