@@ -183,7 +183,6 @@ class Session:
                     await pump.is_stale.wait()
             pump.is_stale.clear()
             await keeper.refresh()
-            pump.wake()
 
     async def _keep_groups(self, groups: GroupKeeper, pump: Pump) -> None:
         while True:
