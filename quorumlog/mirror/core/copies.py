@@ -120,6 +120,14 @@ class Copies:
                     records.append((key, Translation(ids.source, ids.target, runs)))
         return records
 
+    def newest_runs(self) -> dict[TopicPartition, OffsetRun]:
+        """Return the last run of each partition that is copied."""
+        return {
+            place: one.runs[len(one.runs) - 1]
+            for place in self.active_partitions()
+            if len((one := self.of(place)).runs)
+        }
+
     # --- topics ---
 
     def enter(self, name: str, copy: str, ids: TopicIds, partitions: int) -> CopiedTopic:

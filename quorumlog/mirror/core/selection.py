@@ -36,7 +36,8 @@ class Expressions:
 class TopicNames:
     """The topics of one mirror, and the names of their copies.
 
-    returning: prefixes of topics at the source that are copies of the target's topics.
+    returning: prefixes of topics at the source that are copies of the target's topics. `beats`:
+    heartbeats are copied, too, with the alias before their name, as MirrorMaker 2 does always.
     """
 
     def __init__(
@@ -48,19 +49,28 @@ class TopicNames:
         alias: str,
         target_alias: str | None,
         returning: Iterable[str] = (),
+        beats: bool = False,
     ) -> None:
         self._topics: Final = Expressions(topics, (*exclude, OWN_TOPICS))
         self._prefix: Final = prefix
         self._alias: Final = alias
         self._target_alias: Final = target_alias
         self._returning: Final = tuple(one for one in returning if one)
+        self._beats: Final = beats
 
     def __contains__(self, name: object) -> bool:
-        return name in self._topics and isinstance(name, str) and not self.is_returning(name)
+        if not isinstance(name, str) or self.is_returning(name):
+            return False
+        return name in self._topics or self._is_heartbeat(name)
 
     def copy_of(self, name: str) -> str:
         """Return the name at the target."""
+        if self._is_heartbeat(name):
+            return f"{self._alias}{_SEPARATOR}{name}"
         return self._prefix + name
+
+    def _is_heartbeat(self, name: str) -> bool:
+        return self._beats and name.rsplit(_SEPARATOR, maxsplit=1)[-1] == HEARTBEATS
 
     def is_returning(self, name: str) -> bool:
         """Return whether the topic came from the target, or would pass the source a second time.

@@ -1,9 +1,9 @@
 """Moves groups at the target to the translated offsets of the source's groups."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from quorumlog.client import Admin, KafkaError, OffsetAndMetadata, TopicPartition
 from quorumlog.mirror.core.copies import Copies
@@ -12,7 +12,14 @@ from quorumlog.mirror.core.selection import Expressions
 from quorumlog.mirror.reports import OnReport, Report
 
 _AT_ONCE: Final = 8  # groups whose offsets are requested together
-_Places = Mapping[TopicPartition, OffsetAndMetadata]
+
+
+class MovedGroup(NamedTuple):
+    """A group's offset in one partition: at the source, and in the copy."""
+
+    copy: TopicPartition
+    upstream: int
+    downstream: OffsetAndMetadata
 
 
 @dataclass(slots=True)
@@ -30,7 +37,7 @@ class GroupKeeper:
     groups: Expressions
     report: OnReport
     source_end: Callable[[TopicPartition], int]
-    translated: dict[str, _Places] = field(default_factory=dict)
+    translated: dict[str, list[MovedGroup]] = field(default_factory=dict)
     _failed: dict[str, str] = field(default_factory=dict)
 
     async def sync(self) -> int:
@@ -70,7 +77,11 @@ class GroupKeeper:
         wanted = translated(committed, self._translate)
         if not wanted:
             return
-        self.translated[group] = wanted
+        self.translated[group] = [
+            MovedGroup(copy, committed[place].offset, wanted[copy])
+            for place, copy in self._copies_of(committed)
+            if copy in wanted
+        ]
         present = await self.target.list_consumer_group_offsets(group)
         if not decide_commits("Empty", wanted, present):
             return  # the target is as far: its state is of no interest
@@ -78,6 +89,13 @@ class GroupKeeper:
         commits = decide_commits(described[group].state, wanted, present)
         if commits:
             await self.target.alter_consumer_group_offsets(group, commits)
+
+    def _copies_of(
+        self, places: Iterable[TopicPartition]
+    ) -> Iterator[tuple[TopicPartition, TopicPartition]]:
+        for place in places:
+            if place.topic in self.copies.topics:
+                yield place, self.copies.copy_of(place)
 
     def _translate(self, place: TopicPartition, offset: int) -> tuple[TopicPartition, int] | None:
         return self.copies.translate(place, offset, self.source_end(place))

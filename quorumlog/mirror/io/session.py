@@ -28,6 +28,7 @@ from quorumlog.mirror.core.selection import (
 from quorumlog.mirror.dependencies import MirrorDependencies
 from quorumlog.mirror.errors import MirrorFenced, MirrorLoop, MirrorRefused
 from quorumlog.mirror.io.groups import GroupKeeper
+from quorumlog.mirror.io.mm2_topics import Mm2Topics
 from quorumlog.mirror.io.positions_topic import (
     PositionsReader,
     ensure_positions_topic,
@@ -61,6 +62,7 @@ class Session:
     report: OnReport
     dependencies: MirrorDependencies
     _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+    _mm2: Mm2Topics | None = None
 
     async def run(self, on_begun: Callable[[], None]) -> None:
         """Copy until an error; with `once`, until all that the source had is copied.
@@ -85,6 +87,8 @@ class Session:
                         tasks.create_task(self._keep_topics(keeper, pump)),
                         tasks.create_task(self._keep_groups(groups, pump)),
                     ]
+                    if self._mm2 is not None:
+                        others.append(tasks.create_task(self._mm2.beat()))
                     await pump.run()
                     for task in others:
                         task.cancel()
@@ -99,6 +103,7 @@ class Session:
         The settings are checked before the fence: a mirror that is refused must not end another.
         """
         settings, topic = self.settings, self.settings.positions_topic
+        await self._names()
         brokers = len((await self.target.describe_cluster()).nodes)
         await ensure_positions_topic(self.target, topic, brokers)
         consumer = Consumer(
@@ -110,17 +115,21 @@ class Session:
             max_partition_fetch_bytes=min(settings.poll_bytes, _PARTITION_FETCH_BYTES),
         )
         await self._stack.enter_async_context(consumer)
+        if settings.mm2_compatible:
+            self._mm2 = Mm2Topics(settings, self.source, self.target)
+            self._stack.push_async_callback(self._mm2.stop)
         transfer = self.dependencies.new_transfer(settings, self.copies, self.message_bytes)
         self._stack.push_async_callback(transfer.stop)
         async with PositionsReader(settings.target, topic) as reader:
             await reader.read()
             self._check_owner(reader.generation)
-            await self._names()
             await transfer.start()
             contents = await reader.read()
         await transfer.write([(GENERATION_KEY, self.identity)])
         names = await self._names()  # again: the opposite mirror may have started meanwhile
         self.copies.restore(contents, names)
+        if self._mm2 is not None:
+            await self._mm2.start()
         keeper = TopicKeeper(settings, self.source, self.target, self.copies, names, self.report)
         await keeper.refresh()
         pump = Pump(settings, consumer, keeper, transfer, self.copies, self.progress, self.report)
@@ -157,6 +166,7 @@ class Session:
             alias=self.settings.alias,
             target_alias=self.settings.target_alias,
             returning=returning_prefixes(mirrors_here, target_cluster),
+            beats=self.settings.mm2_compatible,
         )
 
     # --- tasks beside the pump ---
@@ -194,6 +204,8 @@ class Session:
             time_ms=clock.wall_clock_ms(), groups=count, stopped=self.copies.stopped()
         )
         pump.owe([*self.copies.unsaved_runs(), (CHECKPOINT_KEY, checkpoint)])
+        if self._mm2 is not None:
+            await self._mm2.write(self.copies.newest_runs(), groups.translated)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

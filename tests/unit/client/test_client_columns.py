@@ -64,7 +64,10 @@ async def test_columns_are_written_in_order(is_arrow: bool, options: ProducerOpt
         )
         await deliveries
         assert deliveries.done()
-        assert [one.result().offset for one in deliveries] == list(range(40))
+        offsets = [one.result().offset for one in deliveries]
+        assert offsets == list(range(40))
+        stretches = deliveries.stretches()
+        assert [n for first, size in stretches for n in range(first, first + size)] == offsets
         assert [one.result().timestamp_ms for one in deliveries[3:5]] == TIMES[3:5]
     assert [record[1:] for record in written(cluster)[0]] == expected()
 
@@ -126,6 +129,39 @@ async def test_records_that_find_no_room_fail_and_those_before_them_are_sent() -
         sent = [one for one in deliveries if one.exception() is None]
         assert sent == deliveries[:0] or len(sent) == len(cluster.values())
         assert 0 < len(sent) < 9
+
+
+async def test_the_stretches_of_two_calls_begin_behind_each_other_also_in_one_batch() -> None:
+    async with producing(linger_ms=1_000) as (_, producer):
+        first = await producer.send_many("t", VALUES[:3])
+        second = await producer.send_many("t", VALUES[3:])
+        with pytest.raises(asyncio.InvalidStateError):
+            second.stretches()
+        await producer.flush()
+        assert (first.stretches(), second.stretches()) == ([(0, 3)], [(3, 37)])
+
+
+async def test_a_refused_batch_of_a_transaction_is_told_from_those_that_fail_with_it() -> None:
+    async with coordinating() as cluster:
+        cluster.topics["t"] = 3
+        options: ProducerOptions = {"transactional_id": "tx", "transaction_timeout_ms": 7_000}
+        async with Producer(cluster.bootstrap, **options) as producer:
+            await producer.init_transactions()
+            async with producer.transaction():
+                sent = await producer.send_many("t", VALUES, partition=2)
+            assert sent.refusal() is ErrorCode.NONE
+            producer.begin_transaction()
+            cluster.fault = lambda _, api: ErrorCode.MESSAGE_TOO_LARGE if api == PRODUCE else None
+            refused = await producer.send_many("t", VALUES, partition=0)
+            while not refused.done():
+                await asyncio.sleep(0)
+            cluster.fault = lambda _broker, _api: None
+            assert refused.refusal() is ErrorCode.MESSAGE_TOO_LARGE
+            with pytest.raises(KafkaError, match="MESSAGE_TOO_LARGE"):
+                refused.stretches()
+            with pytest.raises(KafkaError, match="MESSAGE_TOO_LARGE"):
+                await producer.send_many("t", VALUES, partition=1)
+            await producer.abort_transaction()
 
 
 async def test_many_records_need_a_transaction_as_one_does() -> None:

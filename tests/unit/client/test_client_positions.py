@@ -9,7 +9,7 @@ from quorumlog.client.core.position import (
     PositionState,
 )
 from quorumlog.client.core.positions import Positions
-from quorumlog.client.errors import KafkaError
+from quorumlog.client.errors import KafkaError, PositionLost
 from quorumlog.client.records import ConsumerRecord, OffsetAndMetadata
 from quorumlog.client.settings import ConsumerSettings, IsolationLevel, OffsetReset
 from quorumlog.wire.codec.compression import Compression
@@ -288,6 +288,38 @@ def test_without_a_policy_a_new_topic_is_an_error_until_the_user_seeks() -> None
     assert position.consumed is None
     positions.seek(T, 0)
     assert positions.fetchable(0) == [position]
+
+
+def lost(positions: Positions) -> tuple[TopicPartition, int, bytes, int | None]:
+    error = told(positions)
+    assert isinstance(error, PositionLost)
+    return error.topic_partition, error.offset, error.topic_id, error.truncated_to
+
+
+def test_a_lost_position_names_its_topic_and_where_the_log_was_truncated() -> None:
+    positions, position = reading("none", offset=9)
+    positions.maybe_enter(position, OLD)
+    fetched(positions, 9, PartitionData(error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
+    assert lost(positions) == (T, 9, OLD, None)
+    positions.seek(T, 8, 3)
+    parted = PartitionData(diverging_epoch=EpochEndOffset(epoch=1, end_offset=6))
+    fetched(positions, 8, parted)
+    assert lost(positions) == (T, 8, OLD, 6)
+    positions, position = reading_old("none")
+    positions.follow(position, NEW)
+    assert lost(positions) == (T, 3, NEW, None)
+
+
+def test_an_offset_of_the_user_belongs_to_the_topic_that_the_user_names() -> None:
+    positions = Positions(ConsumerSettings(bootstrap_servers="x:1", auto_offset_reset="none"))
+    positions.assign([T], {T.topic: OLD}, by_group=False)
+    positions.seek(T, 7, 3)
+    position = positions.by_partition[T]
+    assert (position.offset, position.fetch_epoch) == (7, 3)
+    assert positions.maybe_enter(position, OLD)
+    assert not positions.maybe_enter(position, NEW)  # it was created again before the first fetch
+    positions.follow(position, NEW)
+    assert lost(positions) == (T, 7, NEW, None)
 
 
 def test_a_broker_that_lags_behind_costs_no_place() -> None:

@@ -1,0 +1,378 @@
+"""A mirror between two clusters: what it copies, and how it goes on after every interruption."""
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+import pytest
+
+from quorumlog import Admin, Consumer, LocalCluster, Producer
+from quorumlog.client import ConsumerRecord, NewTopic, OffsetAndMetadata, TopicPartition
+from quorumlog.mirror import (
+    Mirror,
+    MirrorFenced,
+    MirrorLoop,
+    MirrorRefused,
+    MirrorSettings,
+    TopicsStopped,
+)
+from quorumlog.mirror.core.mm2_records import checkpoint, offset_sync
+from quorumlog.mirror.reports import Report
+
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mirror")]
+KILLS = 3
+TIMEOUT_S = 60
+
+
+class Sides(NamedTuple):
+    """The bootstrap addresses of two clusters."""
+
+    source: str
+    target: str
+
+    def turned(self) -> "Sides":
+        return Sides(self.target, self.source)
+
+
+@pytest.fixture(scope="module")
+def sides() -> Iterator[Sides]:
+    with LocalCluster(nodes=1) as source, LocalCluster(nodes=1) as target:
+        yield Sides(source.bootstrap, target.bootstrap)
+
+
+def settings(sides: Sides, topic: str, **changes: Any) -> MirrorSettings:
+    values: dict[str, Any] = {
+        "source": {"bootstrap_servers": sides.source},
+        "target": {"bootstrap_servers": sides.target},
+        "topics": (topic,),
+        "alias": topic,  # each test has its own positions
+        "refresh_interval_ms": 200,
+        "group_interval_ms": 200,
+    }
+    return MirrorSettings(**values | changes)
+
+
+async def copy_once(wanted: MirrorSettings) -> list[Report]:
+    """Copy all that is there; return what the mirror reports."""
+    reports: list[Report] = []
+    async with asyncio.timeout(TIMEOUT_S), Mirror(wanted, reports.append) as mirror:
+        await mirror.run()
+    return reports
+
+
+@asynccontextmanager
+async def running(wanted: MirrorSettings) -> AsyncIterator[asyncio.Task[None]]:
+    async with Mirror(wanted) as mirror:
+        task = asyncio.create_task(mirror.run())
+        try:
+            yield task
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+
+async def until(holds: Callable[[], Any], task: asyncio.Task[None] | None = None) -> None:
+    """Wait until an async condition holds; the task's error ends the wait."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while not await holds():
+            if task is not None and task.done():
+                task.result()
+            await asyncio.sleep(0.05)
+
+
+async def create(bootstrap: str, topic: str, partitions: int = 1, **configs: str) -> None:
+    async with Admin(bootstrap) as admin:
+        named = {name.replace("_", "."): value for name, value in configs.items()}
+        await admin.create_topics([NewTopic(topic, partitions, 1, configs=named)])
+
+
+async def send(bootstrap: str, topic: str, values: list[bytes], partition: int = 0) -> None:
+    async with Producer(bootstrap) as producer:
+        await (await producer.send_many(topic, values, partition=partition))
+
+
+async def read(bootstrap: str, *places: TopicPartition) -> list[ConsumerRecord]:
+    """Return all committed records of the partitions."""
+    found: list[ConsumerRecord] = []
+    async with Consumer(bootstrap, isolation_level="read_committed") as consumer:
+        consumer.assign(places)
+        consumer.seek_to_beginning()
+        ends = await consumer.end_offsets(places)
+        for place in places:
+            while await consumer.position(place) < ends[place]:
+                for records in (await consumer.poll(100)).values():
+                    found += records
+    return found
+
+
+async def values_at(bootstrap: str, topic: str, partition: int = 0) -> list[bytes | None]:
+    return [one.value for one in await read(bootstrap, TopicPartition(topic, partition))]
+
+
+def numbers(begin: int, end: int) -> list[bytes]:
+    return [b"%d" % number for number in range(begin, end)]
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+async def test_every_field_of_a_record_and_every_setting_of_a_topic_is_kept(
+    sides: Sides, exactly_once: bool
+) -> None:
+    topic = f"kept-{exactly_once}".lower()
+    await create(sides.source, topic, 3, retention_ms="86400000", min_insync_replicas="1")
+    async with Producer(sides.source, transactional_id=topic) as producer:
+        await producer.init_transactions()
+        async with producer.transaction():
+            headers = (("h", b"1"), ("h", None))
+            await producer.send(topic, b"a", b"k", partition=2, headers=headers, timestamp_ms=7)
+            await producer.send(topic, None, b"k", partition=2)
+        producer.begin_transaction()
+        await producer.send(topic, b"aborted", partition=2)
+        await producer.flush()
+        await producer.abort_transaction()
+        async with producer.transaction():
+            await producer.send(topic, b"b", partition=2)
+    await copy_once(settings(sides, topic, exactly_once=exactly_once, once=True))
+    copy = f"{topic}.{topic}"
+    before = await read(sides.source, TopicPartition(topic, 2))
+    after = await read(sides.target, TopicPartition(copy, 2))
+    assert [one.value for one in after] == [b"a", None, b"b"]
+    assert [one[3:7] for one in after] == [one[3:7] for one in before]
+    async with Admin(sides.target) as admin:
+        assert len((await admin.describe_topics([copy]))[copy].partitions) == 3
+        configs = await admin.describe_configs("topic", copy)
+    assert configs["retention.ms"].value == "86400000"
+    assert configs["min.insync.replicas"].source != 1
+
+
+async def test_a_group_is_moved_to_the_record_that_it_reads_next(sides: Sides) -> None:
+    topic = "moved"
+    copy, place = f"{topic}.{topic}", TopicPartition(topic, 0)
+    await create(sides.source, topic)
+    await create(sides.target, copy)
+    await send(sides.target, copy, [b"there before"] * 5)
+    async with Producer(sides.source, transactional_id=topic) as producer:
+        await producer.init_transactions()
+        for value in numbers(0, 20):  # a marker follows each: the offsets have gaps
+            async with producer.transaction():
+                await producer.send(topic, value, partition=0)
+    async with Admin(sides.source) as admin, Admin(sides.target) as target:
+        await admin.alter_consumer_group_offsets("g", {place: OffsetAndMetadata(12, metadata="m")})
+        await copy_once(settings(sides, topic, groups=("g",), exactly_once=True, once=True))
+        moved = await target.list_consumer_group_offsets("g")
+        at = moved[TopicPartition(copy, 0)]
+        found = await read(sides.target, TopicPartition(copy, 0))
+        assert [one.value for one in found if one.offset >= at.offset] == numbers(6, 20)
+        assert at.metadata == "m"
+        # It only moves forward, and to the end of the copies at most.
+        await admin.alter_consumer_group_offsets("g", {place: 3})
+        await copy_once(settings(sides, topic, groups=("g",), exactly_once=True, once=True))
+        assert await target.list_consumer_group_offsets("g") == moved
+        await admin.alter_consumer_group_offsets("g", {place: 40})
+        await copy_once(settings(sides, topic, groups=("g",), exactly_once=True, once=True))
+        at = (await target.list_consumer_group_offsets("g"))[TopicPartition(copy, 0)]
+        assert at.offset == found[-1].offset + 1
+
+
+async def test_a_killed_mirror_loses_nothing_and_copies_nothing_twice(sides: Sides) -> None:
+    topic, count = "killed", 40_000
+    copy = f"{topic}.{topic}"
+    await create(sides.source, topic, 2)
+    command = [
+        sys.executable, "-m", "quorumlog", "mirror", "--from", sides.source, "--to", sides.target,
+        "--topic", topic, "--alias", topic, "--exactly-once",
+    ]  # fmt: skip
+    sending = asyncio.create_task(trickle(sides.source, topic, count))
+    last = 0
+    for _ in range(KILLS):
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        try:
+            before = last
+            while last <= before and process.poll() is None:
+                await asyncio.sleep(0.05)
+                last = await end_of(sides.target, copy)
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+    await sending
+    done = await asyncio.to_thread(
+        subprocess.run, [*command, "--once"], capture_output=True, text=True, timeout=TIMEOUT_S
+    )
+    assert done.returncode == 0, done.stderr
+    for partition in range(2):
+        assert await values_at(sides.target, copy, partition) == numbers(0, count // 2)
+    shown = await asyncio.to_thread(
+        subprocess.run,
+        [*command[:3], "mirror", "status", *command[4:8], "--alias", topic, "--json"],
+        capture_output=True,
+        text=True,
+    )
+    found = json.loads(shown.stdout)
+    assert found["lag"] == 0
+    assert {one["partition"]: one["position"] for one in found["partitions"]} == {
+        0: count // 2,
+        1: count // 2,
+    }
+
+
+async def trickle(bootstrap: str, topic: str, count: int) -> None:
+    async with Producer(bootstrap) as producer:
+        values = numbers(0, count // 2)
+        for begin in range(0, len(values), 500):
+            for partition in range(2):
+                await producer.send_many(topic, values[begin : begin + 500], partition=partition)
+            await asyncio.sleep(0.05)
+
+
+async def end_of(bootstrap: str, topic: str) -> int:
+    async with Admin(bootstrap) as admin:
+        if topic not in await admin.list_topics():
+            return 0
+        place = TopicPartition(topic, 0)
+        return (await admin.list_offsets({place: "latest"}))[place].offset
+
+
+async def test_a_topic_that_was_created_again_stops_or_is_followed(sides: Sides) -> None:
+    topic = "again"
+    copy = f"{topic}.{topic}"
+    await create(sides.source, topic)
+    await send(sides.source, topic, numbers(0, 50))
+    wanted = settings(sides, topic, exactly_once=True)
+    async with running(wanted) as task:
+        await until(lambda: has(sides.target, copy, 50), task)
+        async with Admin(sides.source) as admin:
+            await admin.delete_topics([topic])
+        await create(sides.source, topic)
+        await send(sides.source, topic, numbers(100, 200))
+        with pytest.raises(TopicsStopped, match="again: the topic was deleted and created again"):
+            await asyncio.wait_for(asyncio.shield(task), TIMEOUT_S)
+    assert await values_at(sides.target, copy) == numbers(0, 50)
+    with pytest.raises(TopicsStopped, match="--recreated follow"):
+        await copy_once(settings(sides, topic, once=True))
+    reports = await copy_once(settings(sides, topic, once=True, on_recreated="follow"))
+    assert any("copied from its start" in one.message for one in reports)
+    assert await values_at(sides.target, copy) == numbers(0, 50) + numbers(100, 200)
+
+
+async def has(bootstrap: str, topic: str, count: int) -> bool:
+    async with Admin(bootstrap) as admin:
+        if topic not in await admin.list_topics():
+            return False
+    return len(await values_at(bootstrap, topic)) >= count
+
+
+async def test_records_that_were_deleted_before_they_were_copied_are_reported(sides: Sides) -> None:
+    topic = "deleted"
+    copy, place = f"{topic}.{topic}", TopicPartition(topic, 0)
+    await create(sides.source, topic)
+    await send(sides.source, topic, numbers(0, 10))
+    await copy_once(settings(sides, topic, once=True))
+    await send(sides.source, topic, numbers(10, 40))
+    async with Admin(sides.source) as admin:
+        await admin.delete_records({place: 30})
+    reports = await copy_once(settings(sides, topic, once=True))
+    assert [one.message for one in reports if one.is_loss] == [
+        "offsets 10 to 29 were deleted at the source before they were copied (retention, or"
+        " deleted records): they are lost; goes on at 30"
+    ]
+    assert await values_at(sides.target, copy) == numbers(0, 10) + numbers(30, 40)
+
+
+async def test_the_newer_of_two_mirrors_with_one_alias_ends_the_older(sides: Sides) -> None:
+    topic = "fenced"
+    copy = f"{topic}.{topic}"
+    await create(sides.source, topic)
+    await send(sides.source, topic, numbers(0, 10))
+    async with running(settings(sides, topic, exactly_once=True)) as older:
+        await until(lambda: has(sides.target, copy, 10), older)
+        async with running(settings(sides, topic, exactly_once=True)) as newer:
+            with pytest.raises(MirrorFenced, match="another mirror with the alias 'fenced'"):
+                await asyncio.wait_for(asyncio.shield(older), TIMEOUT_S)
+            await send(sides.source, topic, numbers(10, 20))
+            await until(lambda: has(sides.target, copy, 20), newer)
+            assert await values_at(sides.target, copy) == numbers(0, 20)
+
+
+async def test_two_mirrors_do_not_send_records_in_circles(sides: Sides) -> None:
+    topic = "circle"
+    await create(sides.source, topic)
+    await send(sides.source, topic, numbers(0, 10))
+    await copy_once(settings(sides, topic, once=True, prefix=""))
+    with pytest.raises(MirrorLoop, match="circulate"):
+        await copy_once(settings(sides.turned(), topic, once=True, prefix=""))
+    with pytest.raises(MirrorRefused, match="one cluster"):
+        await copy_once(settings(Sides(sides.source, sides.source), topic, prefix=""))
+    await copy_once(settings(sides, topic, once=True, alias="east"))
+    back = settings(sides.turned(), "east.circle", once=True, alias="west")
+    with pytest.raises(MirrorRefused, match="no topic that matches"):
+        await copy_once(back)
+    async with Admin(sides.source) as admin:
+        found = {one for one in await admin.list_topics() if "circle" in one}
+    assert found == {"circle"}  # of a refused mirror, and of copies, nothing
+
+
+async def test_new_topics_and_partitions_are_copied_from_their_start(sides: Sides) -> None:
+    await create(sides.source, "grown-a")
+    async with running(settings(sides, "grown-.*", alias="grown")) as task:
+        await send(sides.source, "grown-a", numbers(0, 10))
+        await until(lambda: has(sides.target, "grown.grown-a", 10), task)
+        async with Admin(sides.source) as admin:
+            await admin.create_partitions({"grown-a": 2})
+        await create(sides.source, "grown-b")
+        await send(sides.source, "grown-b", numbers(0, 10))
+        await send(sides.source, "grown-a", numbers(0, 10), partition=1)
+        await until(lambda: has(sides.target, "grown.grown-b", 10), task)
+
+        async def has_second() -> bool:
+            async with Admin(sides.target) as admin:
+                found = (await admin.describe_topics(["grown.grown-a"]))["grown.grown-a"]
+            if len(found.partitions) < 2:
+                return False
+            return await values_at(sides.target, "grown.grown-a", 1) == numbers(0, 10)
+
+        await until(has_second, task)
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+async def test_a_topic_whose_record_is_too_large_stops_alone(
+    sides: Sides, exactly_once: bool
+) -> None:
+    alias = f"large-{exactly_once}".lower()
+    small, great, shrunk = (f"{alias}-{name}" for name in ("small", "great", "shrunk"))
+    await create(sides.source, small)
+    await create(sides.source, great, max_message_bytes="2000000")
+    await create(sides.source, shrunk)
+    await send(sides.source, small, [b"y" * 500] * 500)
+    await send(sides.source, shrunk, [*numbers(0, 10), b"x" * 100_000])
+    async with Producer(sides.source, max_request_size=2_000_000) as producer:
+        await producer.send_and_wait(great, b"z" * 1_500_000)
+    async with Admin(sides.source) as admin:
+        await admin.alter_configs("topic", small, {"max.message.bytes": 10_000})
+        await admin.alter_configs("topic", shrunk, {"max.message.bytes": 50_000})
+    wanted = settings(sides, f"{alias}-.*", alias=alias, once=True, exactly_once=exactly_once)
+    with pytest.raises(TopicsStopped, match=f"{shrunk}: .*MESSAGE_TOO_LARGE"):
+        await copy_once(wanted)
+    assert len(await values_at(sides.target, f"{alias}.{small}")) == 500
+    assert len(await values_at(sides.target, f"{alias}.{great}")) == 1
+
+
+async def test_the_internal_topics_of_mirrormaker_are_written(sides: Sides) -> None:
+    topic = "mm2"
+    place, copy = TopicPartition(topic, 0), TopicPartition(f"{topic}.{topic}", 0)
+    await create(sides.source, topic)
+    await send(sides.source, topic, numbers(0, 10))
+    async with Admin(sides.source) as admin:
+        await admin.alter_consumer_group_offsets("mm2-group", {place: 4})
+    wanted = settings(sides, topic, mm2_compatible=True, target_alias="b", groups=("mm2-group",))
+    async with running(wanted) as task:
+        await until(lambda: has(sides.target, f"{topic}.heartbeats", 2), task)
+        await until(lambda: has(sides.target, f"{topic}.checkpoints.internal", 1), task)
+    (written,) = await read(sides.target, TopicPartition(f"{topic}.checkpoints.internal", 0))
+    group = OffsetAndMetadata(4)
+    assert (written.key, written.value) == checkpoint("mm2-group", copy, 4, group)
+    syncs = await read(sides.source, TopicPartition("mm2-offset-syncs.b.internal", 0))
+    assert offset_sync(place, 9, 9) in [(one.key, one.value) for one in syncs]
