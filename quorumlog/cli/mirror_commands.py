@@ -3,12 +3,24 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
-from quorumlog.cli.connect import Access, resolve, run
+from quorumlog.cli.connect import run
+from quorumlog.cli.mirror_options import (
+    Alias,
+    From,
+    FromConfig,
+    Prefix,
+    SameName,
+    To,
+    ToConfig,
+    Topics,
+    prefix_of,
+    settings_of,
+)
+from quorumlog.cli.mirror_verify import verify
 from quorumlog.cli.options import Json, parse_duration_ms
 from quorumlog.cli.output import EXIT_USAGE, document, fail, one_line_errors, outcome, say, table
 from quorumlog.cli.progress import progress_line
@@ -24,77 +36,9 @@ app = typer.Typer(
     invoke_without_command=True,
     subcommand_metavar="[COMMAND]",
 )
+app.command()(verify)
 
 _PROGRESS_S: Final = 1.0
-
-From = Annotated[
-    str | None, typer.Option("--from", metavar="HOST:PORT,...", help="Brokers of the source.")
-]
-To = Annotated[
-    str | None, typer.Option("--to", metavar="HOST:PORT,...", help="Brokers of the target.")
-]
-FromConfig = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Properties of a Java client or of librdkafka for the source: TLS, SASL, addresses.",
-    ),
-]
-ToConfig = Annotated[Path | None, typer.Option(metavar="FILE", help="The same for the target.")]
-Topics = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--topic", metavar="REGEX", help="Regular expression of whole topic names. Repeatable."
-    ),
-]
-Alias = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME",
-        help="Name of the source at the target: in the prefix of the copies and in the topic"
-        " mirror.NAME.positions. Each source of one target needs its own.",
-    ),
-]
-Prefix = Annotated[
-    str | None,
-    typer.Option(metavar="TEXT", help="Prefix of the copies' names. Default: NAME and a dot."),
-]
-SameName = Annotated[bool, typer.Option("--same-name", help="Give the copies the same names.")]
-
-
-def settings_of(
-    *,
-    source: str | None,
-    target: str | None,
-    source_config: Path | None,
-    target_config: Path | None,
-    **values: Any,
-) -> "MirrorSettings":
-    """Return the settings of a mirror for options. Ends the command for options that are wrong."""
-    from quorumlog.mirror import MirrorSettings
-
-    sides: dict[str, Any] = {
-        "source": _side("--from", source, "--from-config", source_config),
-        "target": _side("--to", target, "--to-config", target_config),
-    }
-    with one_line_errors(ValueError, status=EXIT_USAGE):
-        return MirrorSettings(**sides, **values)
-
-
-def prefix_of(prefix: str | None, *, same_name: bool) -> str | None:
-    """Return the prefix of two options. Ends the command if both are given."""
-    if same_name and prefix:
-        fail("--prefix and --same-name exclude each other", EXIT_USAGE)
-    return "" if same_name else prefix
-
-
-def _side(option: str, bootstrap: str | None, of_file: str, file: Path | None) -> dict[str, Any]:
-    access = Access(command_config=file)
-    if bootstrap is None and "bootstrap_servers" not in access.options():
-        fail(
-            f"{option} is missing: name the brokers there, or in the file of {of_file}", EXIT_USAGE
-        )
-    return resolve(bootstrap, access=access)
 
 
 @app.callback()

@@ -174,9 +174,7 @@ class Consumer(AsyncClient[_Opened]):
         self._positions.report_topics({})
 
     def assign(
-        self,
-        partitions: Iterable[TopicPartition],
-        topic_ids: Mapping[str, bytes] = _NO_TOPIC_IDS,
+        self, partitions: Iterable[TopicPartition], topic_ids: Mapping[str, bytes] = _NO_TOPIC_IDS
     ) -> None:
         """Read exactly these partitions, without assignments by a group.
 

@@ -11,8 +11,8 @@ from quorumlog.backoff import Backoff
 from quorumlog.chance import random_bytes, random_fraction
 from quorumlog.client import Admin, ErrorCode, KafkaError
 from quorumlog.client.errors import DENIED
-from quorumlog.mirror.core.copies import Copies
 from quorumlog.mirror.core.position_records import Generation
+from quorumlog.mirror.dependencies import DEPENDENCIES, MirrorDependencies
 from quorumlog.mirror.errors import MirrorRefused, TopicsStopped
 from quorumlog.mirror.io.pump import Progress, SessionOver
 from quorumlog.mirror.io.session import Session
@@ -36,13 +36,22 @@ class Mirror:
     ended, however it ended. `progress` and `stopped` may be read at any time.
     """
 
-    def __init__(self, settings: MirrorSettings, on_report: OnReport = log_report) -> None:
-        """on_report: receives what a person should read: created and stopped topics, losses."""
+    def __init__(
+        self,
+        settings: MirrorSettings,
+        on_report: OnReport = log_report,
+        dependencies: MirrorDependencies = DEPENDENCIES,
+    ) -> None:
+        """on_report: receives what a person should read: created and stopped topics, losses.
+
+        `dependencies` is for tests: a mutant of the chaos lab breaks one rule that way.
+        """
         self.settings: Final = replace(
             settings, source=_named(settings.source), target=_named(settings.target)
         )
         self.progress: Final = Progress()
-        self._copies: Final = Copies()
+        self._dependencies: Final = dependencies
+        self._copies: Final = dependencies.new_copies()
         self._report: Final = on_report
         self._source: Final = Admin(**self.settings.source)
         self._target: Final = Admin(**self.settings.target)
@@ -114,6 +123,7 @@ class Mirror:
             copies=self._copies,
             progress=self.progress,
             report=self._report,
+            dependencies=self._dependencies,
         )
 
     def _begun(self) -> None:

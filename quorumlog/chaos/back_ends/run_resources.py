@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from quorumlog.chaos.back_ends.back_end import check_schedule
+from quorumlog.chaos.back_ends.back_end import BackEnd, check_schedule
 from quorumlog.chaos.back_ends.local_processes import ORDERS, LocalProcesses
 from quorumlog.chaos.faults.fault import StepFault
 from quorumlog.chaos.network import namespaces
@@ -47,14 +47,19 @@ def equipment_for(schedule: Schedule, network: NetworkKind, *, forwards: bool = 
     )
 
 
-def check_equipment(cluster: LocalCluster, schedule: Schedule, network: NetworkKind) -> None:
-    """Raise InvalidArgument or ValueError if the cluster or its faults cannot run here."""
+def check_equipment(
+    cluster: LocalCluster, schedule: Schedule, network: NetworkKind, back_end: BackEnd | None = None
+) -> None:
+    """Raise InvalidArgument or ValueError if the cluster or its faults cannot run here.
+
+    back_end: breaks the cluster beside others.
+    """
     cluster.check()
     if network == "netns" and cluster.spec.security is not None:
         raise ValueError("--network netns: a secured cluster is on loopback; use --network proxy")
     if network == "netns" and (reason := namespaces.why_not()):
         raise ValueError(f"--network netns: {reason}")
-    check_schedule(schedule, LocalProcesses(cluster, network=network))
+    check_schedule(schedule, back_end or LocalProcesses(cluster, network=network))
 
 
 @contextmanager

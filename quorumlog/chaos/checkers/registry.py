@@ -23,6 +23,7 @@ from quorumlog.chaos.checkers import (
     list_offsets,
     log_view,
     long_fork,
+    mirror,
     multi_register,
     rw_register,
     sets,
@@ -41,7 +42,13 @@ from quorumlog.chaos.history.model import NEMESIS, HistoryError
 from quorumlog.chaos.registered import AddedParts, registered
 
 # Their histories have sends and final reads, too.
-_OF_LOGS: Final = (group_log.CHECKER, list_offsets.CHECKER, wire_rules.CHECKER, authorized.CHECKER)
+_OF_LOGS: Final = (
+    group_log.CHECKER,
+    list_offsets.CHECKER,
+    wire_rules.CHECKER,
+    authorized.CHECKER,
+    mirror.CHECKER,
+)
 DEFAULT_MODEL: Final = kafka_log.CHECKER.model  # of a history that names none
 CHECKERS: Final[Mapping[str, Checker]] = {
     checker.model: checker
@@ -52,6 +59,7 @@ CHECKERS: Final[Mapping[str, Checker]] = {
         topic_lives.CHECKER,
         wire_rules.CHECKER,
         authorized.CHECKER,
+        mirror.CHECKER,
         *(linearizable(model) for model in MODELS.values()),
         sets.SET,
         sets.SET_FULL,

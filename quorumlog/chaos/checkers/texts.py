@@ -26,6 +26,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "list_offsets": "offsets by time match the log",
     "wire_rules": "all responses keep the rules of the protocol",
     "authorized": "rights and passwords were in force on every broker once they were changed",
+    "mirror": "each acknowledged record has its copy, in order, and groups miss none of them there",
     **{name: linearizable_text(name) for name in MODELS},
     "set": "the last read has every acknowledged element, and only added elements",
     "set-full": "all later reads, or at least the last ones, have every acknowledged element",

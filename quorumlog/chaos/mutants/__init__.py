@@ -28,3 +28,9 @@ def mutant_module(name: str) -> str:
     from quorumlog.chaos.mutants.registry import node_mutant
 
     return f"{__name__} {node_mutant(name).name}"
+
+
+def mutant_of(module: str) -> str | None:
+    """Return the mutant of a module of `mutant_module`; None for any other module."""
+    package, _, name = module.partition(" ")
+    return name if package == __name__ and name else None

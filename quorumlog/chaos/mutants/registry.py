@@ -18,6 +18,7 @@ from quorumlog.chaos.mutants.consumer_groups import CONSUMER_GROUPS, MIXED_GROUP
 from quorumlog.chaos.mutants.controller import CONTROLLERS, ELECTIONS
 from quorumlog.chaos.mutants.directories import DIRECTORIES, LOSSES
 from quorumlog.chaos.mutants.groups import GROUPS, TRANSACTIONAL_OFFSETS
+from quorumlog.chaos.mutants.mirror import MIRRORS
 from quorumlog.chaos.mutants.mutant import Mutant
 from quorumlog.chaos.mutants.parts import REAL_PARTS, ChangedResponses
 from quorumlog.chaos.mutants.processes import PROCESSES
@@ -32,6 +33,7 @@ from quorumlog.chaos.mutants.transactions import COORDINATORS
 from quorumlog.chaos.mutants.voters import VOTER_RESPONSES, VOTERS
 from quorumlog.chaos.registered import registered
 from quorumlog.metadata_quorum.io.dependencies import QuorumDependencies
+from quorumlog.mirror.dependencies import MirrorDependencies
 from quorumlog.node.dependencies import NodeDependencies
 from quorumlog.storage.io.disk import Disk
 from quorumlog.wire.codec.message import Response
@@ -42,7 +44,7 @@ _SUBJECTS: Final = (
     REPLICAS, FLUSHES, CONTROLLERS, COORDINATORS, TRANSACTION_LOGS, QUORUMS, VOTERS,
     GROUPS, TRANSACTIONAL_OFFSETS, CONSUMER_GROUPS, MIXED_GROUPS, STORAGE, RETENTION, DAMAGED_LOGS,
     ELECTIONS, CHURN, MOVES, FOLLOWER_READS, DIRECTORIES, LOSSES, OUTCOMES, VOTER_RESPONSES,
-    FULL_DISKS, PRODUCERS, REQUESTS, COPIES, SECURITY,
+    FULL_DISKS, PRODUCERS, REQUESTS, COPIES, SECURITY, MIRRORS,
 )  # fmt: skip
 
 
@@ -73,6 +75,14 @@ class NodeMutant(Mutant):
             transaction_rules=parts.transactions,
             new_authorizer=partial(parts.authorizer, new_index=parts.acl_index),
             new_session=parts.session,
+        )
+
+    @property
+    def mirror(self) -> MirrorDependencies:
+        """The parts of a mirror that runs beside the nodes."""
+        parts = self.parts
+        return MirrorDependencies(
+            new_copies=parts.mirror_copies, new_transfer=parts.mirror_transfer
         )
 
 

@@ -35,6 +35,7 @@ from quorumlog.chaos.node_simulation.machine import (
     Machine,
     host_of,
 )
+from quorumlog.chaos.node_simulation.mirrors import SimulatedMirrors
 from quorumlog.chaos.node_simulation.network import Network
 from quorumlog.chaos.node_simulation.operator import AFTER_S, repair
 from quorumlog.chaos.node_simulation.oracle import Oracle
@@ -137,6 +138,13 @@ class SimulatedRun:
                 happened=self._happened,
             )
             self._machines[node_id].copies_changed = partial(self._oracle.copies_changed, node_id)
+        self._mirrors: Final = SimulatedMirrors(
+            self._loop,
+            self._network,
+            host=CLIENTS_HOST,
+            dependencies=mutant.mirror,
+            happened=self._happened,
+        )
         self._loop.after_turn = self._look if settings.until_violated else self._oracle.look
         self._network.overhear = self._conversation
         self._target: Final = SimulatedMachines(
@@ -281,6 +289,7 @@ class SimulatedRun:
                 history=history,
                 security=self._security,
                 secured=self._driver,
+                start_mirror=self._mirrors.start,
             )
             for topic in workload.topics(setup):
                 await setup.driver.create_topic(

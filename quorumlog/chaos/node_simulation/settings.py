@@ -28,6 +28,7 @@ OPTIONS_OF: Final[Mapping[str, Mapping[str, Option]]] = {
         "rate": 60.0, "producers": 2, "final_readers": 1, "sessions": 1, "probers": 1,
         "questions": 15.0,
     },
+    "mirror": {"rate": 60.0, "producers": 2, "final_readers": 1, "life_ms": 1_500},
 }  # fmt: skip
 """Instead of these, by workload: members come and go while others stay, at the same cost."""
 

@@ -9,17 +9,14 @@ back ends are found by name: this module composes them and depends on none.
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from quorumlog.chaos.back_ends.back_end import BackEnd, check_schedule
-from quorumlog.chaos.back_ends.local_processes import LocalProcesses
 from quorumlog.chaos.back_ends.registry import open_back_end
-from quorumlog.chaos.back_ends.run_resources import check_equipment, equipment_for, started
 from quorumlog.chaos.drawn_schedule import draw_schedule
 from quorumlog.chaos.drivers.driver import Driver
 from quorumlog.chaos.drivers.registry import check_capable, load_driver
@@ -28,38 +25,36 @@ from quorumlog.chaos.faults.fault import MILLION
 from quorumlog.chaos.faults.registry import fault_and_role
 from quorumlog.chaos.faults.rows import PHASE, PHASE_OVER, PhaseTerms, phase_details
 from quorumlog.chaos.history import NEMESIS, HistoryWriter, write_meta
+from quorumlog.chaos.mutants import mutant_of
 from quorumlog.chaos.nemesis import Nemesis
 from quorumlog.chaos.network.error_responses import RESPONSES_FILE
 from quorumlog.chaos.pace import Extension, at_once
 from quorumlog.chaos.run import cluster_states, node_metrics
+from quorumlog.chaos.run.clusters import RunClusters, check_clusters, clusters_of
 from quorumlog.chaos.run.extension import EXTENDS_TO, AcksInFaults
 from quorumlog.chaos.run.figures import LoadMeter, figures, silent_after_ms
 from quorumlog.chaos.run.interruption import Interruption
-from quorumlog.chaos.run.run_directory import CLUSTER_DIRECTORY, SCHEDULE_FILE, make_room
+from quorumlog.chaos.run.mirror_process import MirrorLauncher
+from quorumlog.chaos.run.run_directory import SCHEDULE_FILE, make_room
 from quorumlog.chaos.run.run_settings import (
+    Progress,
     RunSettings,
     RunSummary,
     meta_at_end,
     meta_at_start,
     topic_settings,
 )
-from quorumlog.chaos.run.stopped_replicas import stop_and_compare
+from quorumlog.chaos.run.stopped_replicas import in_all, stop_and_compare
 from quorumlog.chaos.schedule import Action, Schedule
 from quorumlog.chaos.workloads.registry import find_workload
 from quorumlog.chaos.workloads.workload import Clients, Setup, Topic
-from quorumlog.client.security import SecuritySettings
-from quorumlog.cluster import LocalCluster
 from quorumlog.cluster.control_connections import operator_context
-from quorumlog.cluster.security import SecurityOptions
 
 WARM_UP_S: Final = 2.0
 COOL_DOWN_S: Final = 1.0  # healed, and still producing: losses may show up
 FINAL_READS_TIMEOUT_S: Final = 60.0
 BROKEN_READS_TIMEOUT_S: Final = 5.0  # when the cluster could not be made whole
 _TICK_S: Final = 0.2
-
-Progress = Callable[[str, float, str], None]
-"""Called with (phase, fraction of it done 0..1, figures so far)."""
 
 
 class RunError(Exception):
@@ -85,7 +80,7 @@ def run(settings: RunSettings, progress: Progress) -> RunSummary:
         outside = open_back_end(settings.control, settings.bootstrap, protection)
     schedule, more = _schedule(settings, _voters_or_brokers(settings, outside))
     if settings.bootstrap is None:
-        check_equipment(_own_cluster(settings, None), schedule, settings.network)
+        check_clusters(settings, schedule)
     elif outside is not None:
         check_schedule(schedule, outside)
     make_room(settings.out)
@@ -93,18 +88,17 @@ def run(settings: RunSettings, progress: Progress) -> RunSummary:
     (settings.out / SCHEDULE_FILE).write_text(schedule.to_json(), encoding="utf-8")
     with ExitStack() as stack:
         interruption = stack.enter_context(Interruption())
-        bootstrap, back_end = stack.enter_context(_cluster(settings, schedule, outside, progress))
-        if isinstance(back_end, LocalProcesses) and back_end.cluster.spec.security is not None:
-            settings = replace(settings, security=_super_user(back_end.cluster))
+        clusters = stack.enter_context(clusters_of(settings, schedule, outside, progress))
+        if (security := clusters.super_user) is not None:
+            settings = replace(settings, security=security)
             driver = load_driver(settings.driver, settings.security)
         meta = meta_at_start(settings, schedule)
         history = stack.enter_context(HistoryWriter(settings.out, meta=meta))
-        _record_responses(back_end, history)
+        _record_responses(clusters, history)
         phases = _Phases(
             settings=settings,
             driver=driver,
-            bootstrap=bootstrap,
-            back_end=back_end,
+            clusters=clusters,
             schedule=schedule,
             more=more,
             history=history,
@@ -112,10 +106,10 @@ def run(settings: RunSettings, progress: Progress) -> RunSummary:
         )
         try:
             summary = asyncio.run(phases.run(interruption))
-            if isinstance(back_end, LocalProcesses):
+            if clusters.own:
                 progress("replicas", 0.0, summary.figures)
-                replicas = stop_and_compare(back_end.cluster, history)
-                summary = replace(summary, replicas=replicas)
+                compared = [stop_and_compare(one.cluster, history) for one in clusters.own]
+                summary = replace(summary, replicas=in_all(compared))
             write_meta(settings.out, meta_at_end(history.meta, summary))
             return summary
         except asyncio.CancelledError:
@@ -124,11 +118,11 @@ def run(settings: RunSettings, progress: Progress) -> RunSummary:
             raise _first_of(group) from group
 
 
-def _record_responses(back_end: BackEnd | None, history: HistoryWriter) -> None:
+def _record_responses(clusters: RunClusters, history: HistoryWriter) -> None:
     """Record responses with errors beside the history, if the run has forwarders."""
-    if isinstance(back_end, LocalProcesses):
+    if clusters.own:
         started_ns = time.monotonic_ns() - history.elapsed_ns()
-        back_end.record_responses(history.directory / RESPONSES_FILE, started_ns)
+        clusters.own[0].record_responses(history.directory / RESPONSES_FILE, started_ns)
 
 
 def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -138,6 +132,7 @@ def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 def _check_reach(settings: RunSettings) -> None:
     """Raise ValueError for faults that the lab cannot bring to a cluster."""
+    _check_mirrored(settings)
     is_broken = bool(settings.faults or settings.schedule)
     if settings.bootstrap is not None and settings.control is None and is_broken:
         raise ValueError(
@@ -171,6 +166,18 @@ def _voters_or_brokers(settings: RunSettings, outside: BackEnd | None) -> int:
     return 1 if outside is None else len(outside.node_ids)
 
 
+def _check_mirrored(settings: RunSettings) -> None:
+    """Raise ValueError for settings that mirrors cannot have."""
+    if not find_workload(settings.workload).is_mirrored:
+        return
+    if settings.network != "proxy":
+        raise ValueError(f"--network {settings.network}: two clusters need --network proxy")
+    if settings.security != PLAINTEXT:
+        raise ValueError(
+            f"workload {settings.workload} starts mirrors, which need a listener with PLAINTEXT"
+        )
+
+
 def _schedule(settings: RunSettings, nodes: int) -> tuple[Schedule, Sequence[Action]]:
     """Return the schedule to carry out, with its workload, and actions that may extend it."""
     if settings.schedule is not None:
@@ -196,52 +203,6 @@ def _schedule(settings: RunSettings, nodes: int) -> tuple[Schedule, Sequence[Act
     return short, long.actions[len(short.actions) :]
 
 
-def _own_cluster(settings: RunSettings, directory: Path | None) -> LocalCluster:
-    required = find_workload(settings.workload).security
-    options, config = SecurityOptions(), settings.config
-    if required is not None:
-        options = SecurityOptions(
-            sasl=required.mechanism,
-            users={required.super_user: None},
-            acls=True,
-            super_users=[required.super_user],
-        )
-        config = {**required.config, **config}
-    return LocalCluster(
-        directory,
-        nodes=settings.shape.nodes,
-        controllers=settings.shape.controllers,
-        brokers=settings.shape.brokers,
-        config=config,
-        node_module=settings.node_module,
-        **options,
-    )
-
-
-def _super_user(cluster: LocalCluster) -> SecuritySettings:
-    """Return the protection of clients that may do everything. Raises ClusterError."""
-    client = cluster.client_config(style="quorumlog")
-    return SecuritySettings(
-        **{name: value for name, value in client.items() if name != "bootstrap_servers"}
-    )
-
-
-@contextmanager
-def _cluster(
-    settings: RunSettings, schedule: Schedule, outside: BackEnd | None, progress: Progress
-) -> Iterator[tuple[str, BackEnd | None]]:
-    """Yield the bootstrap servers, and the back end; None: the cluster cannot be broken."""
-    if settings.bootstrap is not None:
-        yield settings.bootstrap, outside
-        return
-    progress("start", 0.0, f"{len(settings.shape.roles)} nodes")
-    cluster = _own_cluster(settings, settings.out / CLUSTER_DIRECTORY)
-    equipment = equipment_for(schedule, settings.network, forwards=settings.record_responses)
-    with started(cluster, equipment, seed=schedule.seed, topic=settings.topic) as back_end:
-        progress("start", 1.0, cluster.bootstrap)
-        yield cluster.bootstrap, back_end
-
-
 def faults_asked_for(settings: RunSettings) -> list[str]:
     """Return the names of the faults that a run should carry out, from its schedule, if given."""
     if settings.schedule is not None:
@@ -255,17 +216,21 @@ class _Phases:
 
     settings: RunSettings
     driver: Driver
-    bootstrap: str
-    back_end: BackEnd | None
+    clusters: RunClusters
     schedule: Schedule
     more: Sequence[Action]  # that may extend the schedule
     history: HistoryWriter
     progress: Progress
 
     @property
+    def back_end(self) -> BackEnd | None:
+        """The back end that breaks the clusters; None: they cannot be broken."""
+        return self.clusters.back_end
+
+    @property
     def client(self) -> dict[str, Any]:
         """The arguments of quorumlog's clients for the cluster."""
-        return {"bootstrap_servers": self.bootstrap, **of_client(self.settings.security)}
+        return {"bootstrap_servers": self.clusters.bootstrap, **of_client(self.settings.security)}
 
     async def run(self, interruption: Interruption) -> RunSummary:
         """Run the phases. Raises RunError if a topic cannot be made."""
@@ -284,7 +249,7 @@ class _Phases:
         workload = find_workload(settings.workload)
         setup = Setup(
             driver=self.driver,
-            bootstrap=self.bootstrap,
+            bootstrap=self.clusters.bootstrap,
             topic=settings.topic,
             partitions=settings.partitions,
             replication_factor=settings.replication_factor,
@@ -293,6 +258,8 @@ class _Phases:
             history=self.history,
             security=settings.security,
             secured=partial(load_driver, settings.driver),
+            target=self.clusters.target,
+            start_mirror=MirrorLauncher(settings.out, mutant_of(settings.node_module)).start,
         )
         for topic in workload.topics(setup):
             await self._create(topic)
@@ -334,10 +301,12 @@ class _Phases:
         )
         async with asyncio.TaskGroup() as tasks:
             watching = [tasks.create_task(watch)]
-            if isinstance(self.back_end, LocalProcesses):
-                spec = self.back_end.cluster.spec
-                addresses = {node.id: spec.control_address(node) for node in spec.nodes}
-                tls = operator_context(self.back_end.cluster.directory)
+            if self.clusters.own:
+                specs = [one.cluster.spec for one in self.clusters.own]
+                addresses = {
+                    node.id: spec.control_address(node) for spec in specs for node in spec.nodes
+                }
+                tls = operator_context(self.clusters.own[0].cluster.directory)
                 scrapes = node_metrics.watch(
                     addresses, tls, self.settings.out, self.history.elapsed_ns
                 )
@@ -352,7 +321,7 @@ class _Phases:
             replicas = min(replicas, self.settings.shape.broker_count)
         try:
             await self.driver.create_topic(
-                self.bootstrap,
+                self.clusters.bootstrap,
                 topic.name,
                 partitions=topic.partitions,
                 replication_factor=replicas,

@@ -10,6 +10,7 @@ from quorumlog.chaos.history.files import JSON_LINES, PARQUET
 from quorumlog.chaos.history.meta import META, read_meta, write_meta
 from quorumlog.chaos.network.error_responses import RESPONSES_FILE
 from quorumlog.chaos.run.cluster_states import STATES_FILE
+from quorumlog.chaos.run.mirror_process import LOG_FILE
 from quorumlog.chaos.run.node_metrics import METRICS_FILE
 from quorumlog.cluster import ClusterError, LocalCluster
 from quorumlog.cluster.control_server import HISTORIES_DIRECTORY
@@ -21,10 +22,13 @@ SCHEDULE_FILE: Final = "schedule.json"
 REPORT_FILE: Final = "report.html"
 VERDICT_FILE: Final = "verdict.json"
 CLUSTER_DIRECTORY: Final = "cluster"
+TARGET_DIRECTORY: Final = "target"
+"""Of the second cluster, for workloads with mirrors."""
 _RUN_FILES: Final = {
     *(JSON_LINES, PARQUET, f"{PARQUET}.part", META),
     *(SCHEDULE_FILE, STATES_FILE, METRICS_FILE, RESPONSES_FILE),
     *(REPORT_FILE, VERDICT_FILE, CLUSTER_DIRECTORY, HISTORIES_DIRECTORY),
+    *(TARGET_DIRECTORY, LOG_FILE),
 }
 
 
@@ -39,13 +43,14 @@ def make_room(out: Path) -> None:
     strangers = sorted({path.name for path in out.iterdir()} - _RUN_FILES)
     if strangers:
         raise ValueError(f"{out} holds {strangers[0]}, which is not a run's; choose another --out")
-    with suppress(ClusterError):  # no cluster, or one so damaged that it cannot run
-        cluster = LocalCluster.open(out / CLUSTER_DIRECTORY)
-        if any(cluster.pid(node.id) is not None for node in cluster.nodes):
-            raise ValueError(
-                f"nodes of an earlier run still run: "
-                f"quorumlog down --dir {out / CLUSTER_DIRECTORY}, then try again"
-            )
+    for directory in (out / CLUSTER_DIRECTORY, out / TARGET_DIRECTORY):
+        with suppress(ClusterError):  # no cluster, or one so damaged that it cannot run
+            cluster = LocalCluster.open(directory)
+            if any(cluster.pid(node.id) is not None for node in cluster.nodes):
+                raise ValueError(
+                    "nodes of an earlier run still run: "
+                    f"quorumlog down --dir {directory}, then try again"
+                )
     shutil.rmtree(out)
 
 

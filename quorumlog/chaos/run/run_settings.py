@@ -3,7 +3,7 @@
 import platform
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -26,6 +26,9 @@ from quorumlog.client import Admin, KafkaError
 from quorumlog.client.security import SecuritySettings
 from quorumlog.cluster import ClusterShape
 from quorumlog.cluster.security import HIDDEN, may_be_secret
+
+Progress = Callable[[str, float, str], None]
+"""Called with (phase, fraction of it done 0..1, figures so far)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ No client reads every replica, so two replicas may differ unnoticed. A differenc
 records becomes a row of the history, and every later check of it gives the same verdict.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from quorumlog.chaos.faults.rows import REPLICAS_DIFFER
@@ -43,3 +44,10 @@ def stop_and_compare(cluster: LocalCluster, history: HistoryWriter) -> ComparedR
     # Without a high watermark, nothing is compared: there is a reason, and no offset.
     compared = [one for one in outcomes.values() if one.offset is not None or not one.how]
     return ComparedReplicas(len(compared), len(differing))
+
+
+def in_all(compared: Sequence[ComparedReplicas]) -> ComparedReplicas:
+    """Return the sums of the numbers of several clusters."""
+    return ComparedReplicas(
+        sum(one.compared for one in compared), sum(one.differing for one in compared)
+    )

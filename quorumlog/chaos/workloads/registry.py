@@ -17,6 +17,7 @@ from quorumlog.chaos.workloads import (
     idempotent_send,
     list_offsets,
     metadata_linearizable,
+    mirror,
     recreated_topic,
     txn_append,
     txn_transfer,
@@ -40,6 +41,7 @@ WORKLOADS: Final[Mapping[str, Workload[Any]]] = {
         consume_transform_produce,
         wire_rules,
         authorized,
+        mirror,
     )
 }
 

@@ -17,11 +17,33 @@ from quorumlog.chaos.drivers.security import PLAINTEXT
 from quorumlog.chaos.history import HistoryWriter
 from quorumlog.chaos.schedule import Option
 from quorumlog.client.security import SaslMechanism, SecuritySettings
+from quorumlog.mirror.settings import MirrorSettings
 
 O_co = TypeVar("O_co", covariant=True)
 _Opened = TypeVar("_Opened")
 
 REOPEN_S: Final = 0.1  # between attempts to open a client while no broker answers
+
+
+class MirrorProcess(Protocol):
+    """A mirror in a process of its own."""
+
+    @property
+    def failure(self) -> str | None:
+        """The error or the exit status with which it has ended; None: it runs."""
+
+    async def kill(self) -> None:
+        """SIGKILL; also of a mirror that is paused, or has ended."""
+
+    async def pause(self) -> None:
+        """SIGSTOP."""
+
+    async def resume(self) -> None:
+        """SIGCONT."""
+
+
+StartMirror = Callable[[MirrorSettings], Awaitable[MirrorProcess]]
+"""Starts a mirror. It returns at once: the clusters may be down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +52,7 @@ class Setup(Generic[O_co]):
 
     `topic` has `partitions`; each has replicas on `replication_factor` nodes. `security`: of the
     clients of the run, and of `driver`; `secured` returns the same driver with another one.
+    `target`: the second cluster; None: there is none, and mirrors copy within the first.
     """
 
     driver: Driver
@@ -42,6 +65,8 @@ class Setup(Generic[O_co]):
     history: HistoryWriter
     security: SecuritySettings = PLAINTEXT
     secured: Callable[[SecuritySettings], Driver] | None = None
+    target: str | None = None
+    start_mirror: StartMirror | None = None
 
     def rng(self, who: str) -> random.Random:
         """Return the random numbers of a client, which depend on its name and the seed alone."""
@@ -108,6 +133,7 @@ class Workload(Generic[O_co]):
     offers: the operations (`f`) that its option `rate` counts: of sends, their messages.
     faults: the faults of a run that names none.
     security: it needs a cluster with users and ACLs; None: it does not.
+    is_mirrored: it needs mirrors, and a second cluster where the run can start one.
     """
 
     name: str
@@ -121,6 +147,7 @@ class Workload(Generic[O_co]):
     offers: frozenset[str] = frozenset({"send"})
     faults: tuple[str, ...] = ("kill",)
     security: RequiredSecurity | None = None
+    is_mirrored: bool = False
 
     def read_options(self, given: Mapping[str, Option]) -> O_co:
         """Return the options with these values, which may be text, and defaults for the rest.

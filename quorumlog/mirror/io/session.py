@@ -25,6 +25,7 @@ from quorumlog.mirror.core.selection import (
     loop_under_same_names,
     returning_prefixes,
 )
+from quorumlog.mirror.dependencies import MirrorDependencies
 from quorumlog.mirror.errors import MirrorFenced, MirrorLoop, MirrorRefused
 from quorumlog.mirror.io.groups import GroupKeeper
 from quorumlog.mirror.io.mm2_topics import Mm2Topics
@@ -35,7 +36,6 @@ from quorumlog.mirror.io.positions_topic import (
 )
 from quorumlog.mirror.io.pump import Progress, Pump
 from quorumlog.mirror.io.topics import TopicKeeper
-from quorumlog.mirror.io.transfer import Transfer
 from quorumlog.mirror.reports import OnReport, Report
 from quorumlog.mirror.settings import MirrorSettings
 
@@ -60,6 +60,7 @@ class Session:
     copies: Copies
     progress: Progress
     report: OnReport
+    dependencies: MirrorDependencies
     _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     _mm2: Mm2Topics | None = None
 
@@ -117,7 +118,7 @@ class Session:
         if settings.mm2_compatible:
             self._mm2 = Mm2Topics(settings, self.source, self.target)
             self._stack.push_async_callback(self._mm2.stop)
-        transfer = Transfer(settings, self.copies, self.message_bytes)
+        transfer = self.dependencies.new_transfer(settings, self.copies, self.message_bytes)
         self._stack.push_async_callback(transfer.stop)
         async with PositionsReader(settings.target, topic) as reader:
             await reader.read()

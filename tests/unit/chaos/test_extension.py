@@ -7,6 +7,7 @@ import pytest
 
 from quorumlog.chaos.drawn_schedule import draw_schedule
 from quorumlog.chaos.nemesis import Nemesis
+from quorumlog.chaos.run.clusters import RunClusters
 from quorumlog.chaos.run.extension import EXTENDS_TO, AcksInFaults, required_by_default
 from quorumlog.chaos.run.run import _Phases, _schedule
 from quorumlog.chaos.run.run_directory import SCHEDULE_FILE
@@ -55,8 +56,7 @@ def test_an_extended_schedule_is_kept_with_its_added_actions(tmp_path: Path) -> 
     phases = _Phases(
         settings=settings,
         driver=unused,
-        bootstrap="",
-        back_end=None,
+        clusters=RunClusters(bootstrap="", back_end=None),
         schedule=schedule,
         more=more,
         history=unused,

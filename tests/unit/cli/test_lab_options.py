@@ -14,8 +14,7 @@ from quorumlog.chaos.faults.registry import STEP_FAULTS
 from quorumlog.chaos.node_simulation.forked import RunFailed
 from quorumlog.chaos.node_simulation.settings import NodesSettings
 from quorumlog.chaos.run.figures import OfferedLoad
-from quorumlog.chaos.run.run import Progress
-from quorumlog.chaos.run.run_settings import RunSettings, RunSummary
+from quorumlog.chaos.run.run_settings import Progress, RunSettings, RunSummary
 from quorumlog.chaos.schedule import Schedule
 from quorumlog.chaos.workloads.registry import WORKLOADS
 from quorumlog.cli import chaos_commands, simulate_nodes

@@ -1,0 +1,81 @@
+"""Options of a mirror and of its commands: the two clusters, the topics and the copies' names."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from quorumlog.cli.connect import Access, resolve
+from quorumlog.cli.output import EXIT_USAGE, fail, one_line_errors
+
+if TYPE_CHECKING:
+    from quorumlog.mirror import MirrorSettings
+
+From = Annotated[
+    str | None, typer.Option("--from", metavar="HOST:PORT,...", help="Brokers of the source.")
+]
+To = Annotated[
+    str | None, typer.Option("--to", metavar="HOST:PORT,...", help="Brokers of the target.")
+]
+FromConfig = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Properties of a Java client or of librdkafka for the source: TLS, SASL, addresses.",
+    ),
+]
+ToConfig = Annotated[Path | None, typer.Option(metavar="FILE", help="The same for the target.")]
+Topics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic", metavar="REGEX", help="Regular expression of whole topic names. Repeatable."
+    ),
+]
+Alias = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="Name of the source at the target: in the prefix of the copies and in the topic"
+        " mirror.NAME.positions. Each source of one target needs its own.",
+    ),
+]
+Prefix = Annotated[
+    str | None,
+    typer.Option(metavar="TEXT", help="Prefix of the copies' names. Default: NAME and a dot."),
+]
+SameName = Annotated[bool, typer.Option("--same-name", help="Give the copies the same names.")]
+
+
+def settings_of(
+    *,
+    source: str | None,
+    target: str | None,
+    source_config: Path | None,
+    target_config: Path | None,
+    **values: Any,
+) -> "MirrorSettings":
+    """Return the settings of a mirror for options. Ends the command for options that are wrong."""
+    from quorumlog.mirror import MirrorSettings
+
+    sides: dict[str, Any] = {
+        "source": _side("--from", source, "--from-config", source_config),
+        "target": _side("--to", target, "--to-config", target_config),
+    }
+    with one_line_errors(ValueError, status=EXIT_USAGE):
+        return MirrorSettings(**sides, **values)
+
+
+def prefix_of(prefix: str | None, *, same_name: bool) -> str | None:
+    """Return the prefix of two options. Ends the command if both are given."""
+    if same_name and prefix:
+        fail("--prefix and --same-name exclude each other", EXIT_USAGE)
+    return "" if same_name else prefix
+
+
+def _side(option: str, bootstrap: str | None, of_file: str, file: Path | None) -> dict[str, Any]:
+    access = Access(command_config=file)
+    if bootstrap is None and "bootstrap_servers" not in access.options():
+        fail(
+            f"{option} is missing: name the brokers there, or in the file of {of_file}", EXIT_USAGE
+        )
+    return resolve(bootstrap, access=access)
