@@ -25,7 +25,7 @@ _GONE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOW
 
 @dataclass(slots=True)
 class Progress:
-    """Counts since the start of the mirror, and what `once` copies.
+    """Counts since the start of the mirror, and the goals of `once`.
 
     lag: records at the source after the positions. `goals`: the ends of the partitions when a
     mirror with `once` began; None before.
@@ -222,7 +222,7 @@ class Pump:
     async def _set_goals(
         self, wanted: Sequence[TopicPartition], unknown: Sequence[TopicPartition]
     ) -> None:
-        """Record what `once` copies; for a topic that is copied from its start, anew."""
+        """Record where `once` ends; again for a topic that is copied from its start."""
         if self.progress.goals is None:
             self.progress.goals = await self.consumer.end_offsets(wanted)
         elif again := [place for place in unknown if place in self.progress.goals]:
