@@ -3,18 +3,29 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 from quorumlog.cli.connect import run
 from quorumlog.cli.mirror_options import (
     Alias,
+    Compression,
+    ExactlyOnce,
+    Exclude,
     From,
     FromConfig,
+    GroupInterval,
+    Groups,
+    Mm2Compatible,
+    Once,
     Prefix,
+    Recreated,
+    RefreshInterval,
+    ReplicationFactor,
     SameName,
     To,
+    ToAlias,
     ToConfig,
     Topics,
     prefix_of,
@@ -47,73 +58,21 @@ def mirror(
     source: From = None,
     target: To = None,
     topic: Topics = None,
-    exclude: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="REGEX",
-            help=r"Topics that are left out. Repeatable. Default: mm2.*\.internal, .*\.replica,"
-            " __.*",
-        ),
-    ] = None,
+    exclude: Exclude = None,
     alias: Alias = "source",
     prefix: Prefix = None,
     same_name: SameName = False,
-    to_alias: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Name of the target: topics that have come from it are not copied back.",
-        ),
-    ] = None,
-    groups: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="REGEX",
-            help="Groups whose offsets are translated. Repeatable. Default: all but those of"
-            " console consumers and of Connect.",
-        ),
-    ] = None,
-    exactly_once: Annotated[
-        bool,
-        typer.Option(
-            "--exactly-once",
-            help="Copy each record once, also if the mirror is killed: by transactions.",
-        ),
-    ] = False,
-    once: Annotated[
-        bool, typer.Option("--once", help="End when all that the source has now is copied.")
-    ] = False,
-    recreated: Annotated[
-        Literal["stop", "follow"],
-        typer.Option(
-            help="What happens to a topic that was deleted and created again: it stops, or it is"
-            " copied from its start."
-        ),
-    ] = "stop",
-    group_interval: Annotated[
-        str, typer.Option(metavar="TIME", help="Between two commits for groups: 10s, 500ms, 2m.")
-    ] = "10s",
-    refresh_interval: Annotated[
-        str, typer.Option(metavar="TIME", help="Between two looks for new topics and partitions.")
-    ] = "30s",
-    replication_factor: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=1, help="Replicas of created topics. Default: as at the source."
-        ),
-    ] = None,
-    compression: Annotated[
-        Literal["none", "gzip", "snappy", "lz4", "zstd"],
-        typer.Option(help="Compression of the batches that are sent to the target."),
-    ] = "none",
+    to_alias: ToAlias = None,
+    groups: Groups = None,
+    exactly_once: ExactlyOnce = False,
+    once: Once = False,
+    recreated: Recreated = "stop",
+    group_interval: GroupInterval = "10s",
+    refresh_interval: RefreshInterval = "30s",
+    replication_factor: ReplicationFactor = None,
+    compression: Compression = "none",
+    mm2_compatible: Mm2Compatible = False,
     json: Json = False,
-    mm2_compatible: Annotated[
-        bool,
-        typer.Option(
-            "--mm2-compatible",
-            help="Write the internal topics of MirrorMaker 2, too; needs --to-alias.",
-        ),
-    ] = False,
     from_config: FromConfig = None,
     to_config: ToConfig = None,
 ) -> None:

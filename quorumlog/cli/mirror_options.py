@@ -1,7 +1,7 @@
 """Options of a mirror and of its commands: the two clusters, the topics and the copies' names."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -44,6 +44,70 @@ Prefix = Annotated[
     typer.Option(metavar="TEXT", help="Prefix of the copies' names. Default: NAME and a dot."),
 ]
 SameName = Annotated[bool, typer.Option("--same-name", help="Give the copies the same names.")]
+Exclude = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="REGEX",
+        help=r"Topics that are left out. Repeatable. Default: mm2.*\.internal, .*\.replica, __.*",
+    ),
+]
+ToAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Name of the target: topics that have come from it are not copied back.",
+    ),
+]
+Groups = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="REGEX",
+        help="Groups whose offsets are translated. Repeatable. Default: all but those of"
+        " console consumers and of Connect.",
+    ),
+]
+ExactlyOnce = Annotated[
+    bool,
+    typer.Option(
+        "--exactly-once",
+        help="Copy each record once, also if the mirror is killed: by transactions.",
+    ),
+]
+Once = Annotated[
+    bool, typer.Option("--once", help="End when all that the source has now is copied.")
+]
+Recreated = Annotated[
+    Literal["stop", "follow"],
+    typer.Option(
+        help="A topic that was deleted and created again, or whose copy was: it stops, or it is"
+        " copied from its start."
+    ),
+]
+GroupInterval = Annotated[
+    str, typer.Option(metavar="TIME", help="Between two commits for groups: 10s, 500ms, 2m.")
+]
+RefreshInterval = Annotated[
+    str, typer.Option(metavar="TIME", help="Between two searches for new topics and partitions.")
+]
+ReplicationFactor = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="Replicas of created topics. Default: as at the source, at most one a broker.",
+    ),
+]
+Compression = Annotated[
+    Literal["none", "gzip", "snappy", "lz4", "zstd"],
+    typer.Option(help="Compression of the batches that are sent to the target."),
+]
+Mm2Compatible = Annotated[
+    bool,
+    typer.Option(
+        "--mm2-compatible",
+        help="Write the internal topics of MirrorMaker 2, too; needs --to-alias.",
+    ),
+]
 
 
 def settings_of(
