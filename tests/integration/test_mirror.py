@@ -318,6 +318,21 @@ async def has(bootstrap: str, topic: str, count: int) -> bool:
     return len(await values_at(bootstrap, topic)) >= count
 
 
+async def test_a_copy_that_was_deleted_is_not_continued_with_a_hole(sides: Sides) -> None:
+    topic = "hole"
+    copy = f"{topic}.{topic}"
+    await create(sides.source, topic)
+    await send(sides.source, topic, numbers(0, 10))
+    await copy_once(settings(sides, topic, once=True))
+    async with Admin(sides.target) as admin:
+        await admin.delete_topics([copy])
+    with pytest.raises(TopicsStopped, match="its copy was deleted at the target"):
+        await copy_once(settings(sides, topic, once=True))
+    await copy_once(settings(sides, topic, once=True, on_recreated="follow"))
+    assert await values_at(sides.target, copy) == numbers(0, 10)
+    assert not await copy_once(settings(sides, topic, once=True))
+
+
 async def test_records_that_were_deleted_before_they_were_copied_are_reported(sides: Sides) -> None:
     topic = "deleted"
     copy, place = f"{topic}.{topic}", TopicPartition(topic, 0)
