@@ -25,8 +25,8 @@ _HEAD: Final = f"""\
 A check that has never failed proves nothing. Each mutant below breaks one rule of the product. The
 tables show which level of tests finds it, and at which price:
 
-- **unit**: the tests in tests/golden, tests/paper and tests/unit (broker, metadata_quorum, node and
-  storage) that use the broken rule. The budget of a cell is {TEST_CPU_S} s of CPU time.
+- **unit**: the tests in tests/golden, tests/paper and tests/unit (broker, metadata_quorum, mirror,
+  node and storage) that use the broken rule. The budget of a cell is {TEST_CPU_S} s of CPU time.
 - **property**: the tests in tests/property that use the broken rule, with a fixed seed of
   hypothesis. Budget: {TEST_CPU_S} s of CPU time.
 - **cores**: the simulated worlds of the metadata quorum and of logs, which have the cores on

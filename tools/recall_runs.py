@@ -11,6 +11,7 @@ from quorumlog.chaos.mutants.administration import CHURN
 from quorumlog.chaos.mutants.consumer_groups import CONSUMER_GROUPS, MIXED_GROUPS
 from quorumlog.chaos.mutants.directories import DIRECTORIES, LOSSES
 from quorumlog.chaos.mutants.groups import GROUPS, TRANSACTIONAL_OFFSETS
+from quorumlog.chaos.mutants.mirror import MIRRORS
 from quorumlog.chaos.mutants.quorum import FULL_DISKS
 from quorumlog.chaos.mutants.registry import NodeMutant
 from quorumlog.chaos.mutants.replication import FLUSHES, PRODUCERS
@@ -127,6 +128,7 @@ NODES_OPTIONS: Final[Mapping[str, NodesOptions]] = {
         workload="consume_transform_produce", faults=("kill",)
     ),
     **dict.fromkeys(SECURITY, NodesOptions(workload="authorized", faults=("kill",))),
+    **dict.fromkeys(MIRRORS, NodesOptions(workload="mirror", faults=("kill",))),
     "acks_early_under_load": NodesOptions(workload="idempotent_send", faults=("pause_kill",)),
     "drops_the_newest_of_some_keys": NodesOptions(workload="compacted_register", config=_CLEANED),
     "takes_no_batch_that_began_earlier": NodesOptions(faults=("delete_records", "wipe", "kill")),

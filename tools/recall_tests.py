@@ -26,7 +26,10 @@ from tools.recall_runs import MUTANTS, TEST_CPU_S
 
 LEVELS: Final = {
     "unit": (
-        *(f"tests/unit/{package}" for package in ("broker", "metadata_quorum", "node", "storage")),
+        *(
+            f"tests/unit/{package}"
+            for package in ("broker", "metadata_quorum", "mirror", "node", "storage")
+        ),
         "tests/golden",
         "tests/paper",
     ),

@@ -221,6 +221,7 @@ COMMANDS: Final[dict[str, Command]] = {
         "quorumlog mirror --from east:9092 --to west:9092 --topic 'orders.*' --exactly-once",
         "quorumlog mirror --from old:9092 --to new:9092 --topic '.*' --same-name --once",
         "quorumlog mirror status --from east:9092 --to west:9092",
+        "quorumlog mirror verify --from east:9092 --to west:9092 --topic 'orders.*'",
     ),
     "simulate": Command(
         "simulate_command",

@@ -3,12 +3,35 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from quorumlog.cli.connect import Access, resolve, run
+from quorumlog.cli.connect import run
+from quorumlog.cli.mirror_options import (
+    Alias,
+    Compression,
+    ExactlyOnce,
+    Exclude,
+    From,
+    FromConfig,
+    GroupInterval,
+    Groups,
+    Mm2Compatible,
+    Once,
+    Prefix,
+    Recreated,
+    RefreshInterval,
+    ReplicationFactor,
+    SameName,
+    To,
+    ToAlias,
+    ToConfig,
+    Topics,
+    prefix_of,
+    settings_of,
+)
+from quorumlog.cli.mirror_verify import verify
 from quorumlog.cli.options import Json, parse_duration_ms
 from quorumlog.cli.output import EXIT_USAGE, document, fail, one_line_errors, outcome, say, table
 from quorumlog.cli.progress import progress_line
@@ -24,77 +47,9 @@ app = typer.Typer(
     invoke_without_command=True,
     subcommand_metavar="[COMMAND]",
 )
+app.command()(verify)
 
 _PROGRESS_S: Final = 1.0
-
-From = Annotated[
-    str | None, typer.Option("--from", metavar="HOST:PORT,...", help="Brokers of the source.")
-]
-To = Annotated[
-    str | None, typer.Option("--to", metavar="HOST:PORT,...", help="Brokers of the target.")
-]
-FromConfig = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Properties of a Java client or of librdkafka for the source: TLS, SASL, addresses.",
-    ),
-]
-ToConfig = Annotated[Path | None, typer.Option(metavar="FILE", help="The same for the target.")]
-Topics = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--topic", metavar="REGEX", help="Regular expression of whole topic names. Repeatable."
-    ),
-]
-Alias = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME",
-        help="Name of the source at the target: in the prefix of the copies and in the topic"
-        " mirror.NAME.positions. Each source of one target needs its own.",
-    ),
-]
-Prefix = Annotated[
-    str | None,
-    typer.Option(metavar="TEXT", help="Prefix of the copies' names. Default: NAME and a dot."),
-]
-SameName = Annotated[bool, typer.Option("--same-name", help="Give the copies the same names.")]
-
-
-def settings_of(
-    *,
-    source: str | None,
-    target: str | None,
-    source_config: Path | None,
-    target_config: Path | None,
-    **values: Any,
-) -> "MirrorSettings":
-    """Return the settings of a mirror for options. Ends the command for options that are wrong."""
-    from quorumlog.mirror import MirrorSettings
-
-    sides: dict[str, Any] = {
-        "source": _side("--from", source, "--from-config", source_config),
-        "target": _side("--to", target, "--to-config", target_config),
-    }
-    with one_line_errors(ValueError, status=EXIT_USAGE):
-        return MirrorSettings(**sides, **values)
-
-
-def prefix_of(prefix: str | None, *, same_name: bool) -> str | None:
-    """Return the prefix of two options. Ends the command if both are given."""
-    if same_name and prefix:
-        fail("--prefix and --same-name exclude each other", EXIT_USAGE)
-    return "" if same_name else prefix
-
-
-def _side(option: str, bootstrap: str | None, of_file: str, file: Path | None) -> dict[str, Any]:
-    access = Access(command_config=file)
-    if bootstrap is None and "bootstrap_servers" not in access.options():
-        fail(
-            f"{option} is missing: name the brokers there, or in the file of {of_file}", EXIT_USAGE
-        )
-    return resolve(bootstrap, access=access)
 
 
 @app.callback()
@@ -103,73 +58,21 @@ def mirror(
     source: From = None,
     target: To = None,
     topic: Topics = None,
-    exclude: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="REGEX",
-            help=r"Topics that are left out. Repeatable. Default: mm2.*\.internal, .*\.replica,"
-            " __.*",
-        ),
-    ] = None,
+    exclude: Exclude = None,
     alias: Alias = "source",
     prefix: Prefix = None,
     same_name: SameName = False,
-    to_alias: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Name of the target: topics that have come from it are not copied back.",
-        ),
-    ] = None,
-    groups: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="REGEX",
-            help="Groups whose offsets are translated. Repeatable. Default: all but those of"
-            " console consumers and of Connect.",
-        ),
-    ] = None,
-    exactly_once: Annotated[
-        bool,
-        typer.Option(
-            "--exactly-once",
-            help="Copy each record once, also if the mirror is killed: by transactions.",
-        ),
-    ] = False,
-    once: Annotated[
-        bool, typer.Option("--once", help="End when all that the source has now is copied.")
-    ] = False,
-    recreated: Annotated[
-        Literal["stop", "follow"],
-        typer.Option(
-            help="What happens to a topic that was deleted and created again: it stops, or it is"
-            " copied from its start."
-        ),
-    ] = "stop",
-    group_interval: Annotated[
-        str, typer.Option(metavar="TIME", help="Between two commits for groups: 10s, 500ms, 2m.")
-    ] = "10s",
-    refresh_interval: Annotated[
-        str, typer.Option(metavar="TIME", help="Between two looks for new topics and partitions.")
-    ] = "30s",
-    replication_factor: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=1, help="Replicas of created topics. Default: as at the source."
-        ),
-    ] = None,
-    compression: Annotated[
-        Literal["none", "gzip", "snappy", "lz4", "zstd"],
-        typer.Option(help="Compression of the batches that are sent to the target."),
-    ] = "none",
+    to_alias: ToAlias = None,
+    groups: Groups = None,
+    exactly_once: ExactlyOnce = False,
+    once: Once = False,
+    recreated: Recreated = "stop",
+    group_interval: GroupInterval = "10s",
+    refresh_interval: RefreshInterval = "30s",
+    replication_factor: ReplicationFactor = None,
+    compression: Compression = "none",
+    mm2_compatible: Mm2Compatible = False,
     json: Json = False,
-    mm2_compatible: Annotated[
-        bool,
-        typer.Option(
-            "--mm2-compatible",
-            help="Write the internal topics of MirrorMaker 2, too; needs --to-alias.",
-        ),
-    ] = False,
     from_config: FromConfig = None,
     to_config: ToConfig = None,
 ) -> None:
@@ -247,7 +150,7 @@ def status(
     from_config: FromConfig = None,
     to_config: ToConfig = None,
 ) -> None:
-    """Show each partition's position and lag, and the mirror's last checkpoint."""
+    """Show positions, lag and the last checkpoint."""
     from quorumlog.mirror import MirrorError
     from quorumlog.mirror.io.status import read_status
 

@@ -42,7 +42,7 @@ class Mirror:
         on_report: OnReport = log_report,
         dependencies: MirrorDependencies = DEPENDENCIES,
     ) -> None:
-        """on_report: receives what a person should read: created and stopped topics, losses.
+        """on_report: receives the reports for a person: created and stopped topics, losses.
 
         `dependencies` is for tests: a mutant of the chaos lab breaks one rule that way.
         """

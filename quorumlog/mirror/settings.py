@@ -19,7 +19,7 @@ OnRecreated = Literal["stop", "follow"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorSettings:
-    """What a mirror copies, from where to where.
+    """The topics and groups that a mirror copies, and its two clusters.
 
     source, target: arguments of a client, `bootstrap_servers` among them.
     topics, exclude: regular expressions of whole topic names at the source.
@@ -79,7 +79,7 @@ class MirrorSettings:
 
     @property
     def copy_prefix(self) -> str:
-        """Return what stands before the names of copies; "" for the same names."""
+        """Return the prefix of the names of copies; "" for the same names."""
         return f"{self.alias}." if self.prefix is None else self.prefix
 
     @property

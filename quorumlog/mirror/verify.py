@@ -18,15 +18,21 @@ partition with more keys is read several times.
 """
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
 from quorumlog.client import Admin, Consumer, ConsumerRecord, KafkaError, TopicPartition
 from quorumlog.mirror.core.comparison import AHEAD, Anchors, Difference, InOrder
 from quorumlog.mirror.core.newest import NewestByKey, Removals, Slice, TooManyKeys, compare_newest
+from quorumlog.mirror.core.selection import TopicNames
 from quorumlog.mirror.settings import MirrorSettings
+from quorumlog.mirror.verified import (
+    NO_PARTITION,
+    NO_TOPIC,
+    Verified,
+    VerifiedPartition,
+    VerifiedTopic,
+)
 from quorumlog.wire.codec.error_codes import ErrorCode
 
 WAIT_MS: Final = 10_000
@@ -34,95 +40,8 @@ _POLL_MS: Final = 500
 _LOOK_S: Final = 0.2
 _SILENT_S: Final = 60.0
 _ANCHORS_MAX: Final = 32
-NO_TOPIC: Final = "topic"
-NO_PARTITION: Final = "partition"
 Note = Callable[[float], object]
 """Called with the share of the source's records that was read, from 0 to 1."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifiedPartition:
-    """The result for one partition.
-
-    compared: source records with an equal copy; of a compacted topic, keys. repeated: copies
-    behind the first copy of their record. removed_at_source, removed_at_target: records that one
-    side has and the other has lost from the beginning of its log. digest: of the compared records.
-    """
-
-    compared: int = 0
-    repeated: int = 0
-    removed_at_source: int = 0
-    removed_at_target: int = 0
-    digest: str = ""
-    difference: Difference | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifiedTopic:
-    """The result for one topic. `copy`: its name at the target."""
-
-    copy: str
-    compacted: bool = False
-    partitions: Mapping[int, VerifiedPartition] = field(default_factory=dict)
-
-    @property
-    def compared(self) -> int:
-        """The compared records, or keys."""
-        return sum(one.compared for one in self.partitions.values())
-
-    @property
-    def valid(self) -> bool:
-        """Whether no partition has a difference."""
-        return all(one.difference is None for one in self.partitions.values())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verified:
-    """The result, by the topics' names at the source."""
-
-    topics: Mapping[str, VerifiedTopic]
-
-    @property
-    def compared(self) -> int:
-        """The compared records and keys of all topics."""
-        return sum(topic.compared for topic in self.topics.values())
-
-    @property
-    def valid(self) -> bool:
-        """Whether records were compared, and no difference was found."""
-        return self.compared > 0 and all(topic.valid for topic in self.topics.values())
-
-    @property
-    def first(self) -> tuple[str, int, Difference] | None:
-        """The first difference: topic, partition and difference."""
-        for name, topic in self.topics.items():
-            for index, one in topic.partitions.items():
-                if one.difference is not None:
-                    return name, index, one.difference
-        return None
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the result as a JSON document."""
-        topics = {
-            name: {
-                "valid": topic.valid,
-                "copy": topic.copy,
-                "compacted": topic.compacted,
-                "compared": topic.compared,
-                "partitions": {str(index): asdict(one) for index, one in topic.partitions.items()},
-            }
-            for name, topic in self.topics.items()
-        }
-        first = self.first
-        difference = None
-        if first is not None:
-            difference = {"topic": first[0], "partition": first[1], **asdict(first[2])}
-        return {
-            "valid": self.valid,
-            "compared": self.compared,
-            "difference": difference,
-            "topics": topics,
-        }
 
 
 async def verify(
@@ -133,7 +52,14 @@ async def verify(
     Raises KafkaError; OFFSET_OUT_OF_RANGE if a side loses records while they are read.
     """
     async with Admin(**settings.source) as source, Admin(**settings.target) as target:
-        names = [name for name in await source.list_topics() if _is_chosen(settings, name)]
+        chosen = TopicNames(
+            settings.topics,
+            settings.exclude,
+            prefix=settings.copy_prefix,
+            alias=settings.alias,
+            target_alias=settings.target_alias,
+        )
+        names = [name for name in await source.list_topics() if name in chosen]
         theirs = {*await target.list_topics()}
         options: dict[str, Any] = {"isolation_level": "read_committed", "auto_offset_reset": "none"}
         async with (
@@ -143,7 +69,7 @@ async def verify(
             verifier = Verifier(settings, ours, copies, wait_ms / 1000)
             topics = {}
             for place, name in enumerate(names):
-                copy = f"{settings.copy_prefix}{name}"
+                copy = chosen.copy_of(name)
 
                 def note_part(share: float, place: int = place) -> None:
                     note((place + share) / len(names))
@@ -159,13 +85,6 @@ async def verify(
                     name, copy, is_compacted="compact" in policies, note=note_part
                 )
     return Verified(topics=topics)
-
-
-def _is_chosen(settings: MirrorSettings, name: str) -> bool:
-    def matches(expressions: Sequence[str]) -> bool:
-        return any(re.fullmatch(one, name) for one in expressions)
-
-    return matches(settings.topics) and not matches(settings.exclude)
 
 
 async def _policy(admin: Admin, topic: str) -> set[str]:

@@ -145,7 +145,7 @@ def test_what_a_model_forbids_has_a_witness(model: str, name: str, done: list[Do
 def test_every_model_is_tried() -> None:
     # Tried in files of their own.
     logs = {"kafka_log", "group_log", "list_offsets", "topics", "topic_lives", "wire_rules"}
-    others = logs | {"authorized", *TRANSACTIONS}
+    others = logs | {"authorized", "mirror", *TRANSACTIONS}
     assert {*GOOD} == {*BAD} == {*CHECKERS} - others
 
 

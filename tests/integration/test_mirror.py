@@ -178,6 +178,59 @@ async def test_a_group_is_moved_to_the_record_that_it_reads_next(sides: Sides) -
         assert at.offset == found[-1].offset + 1
 
 
+async def verify(sides: Sides, *options: str) -> tuple[int | None, dict[str, Any]]:
+    """Return the exit status and the document of `mirror verify`."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "quorumlog", "mirror", "verify", "--json", "--wait", "60s"),
+        *("--from", sides.source, "--to", sides.target, *options),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    out, _ = await process.communicate()
+    return process.returncode, json.loads(out)
+
+
+async def test_both_sides_are_compared_record_by_record(sides: Sides) -> None:
+    topic, keyed = "verified", "verified-keys"
+    copy = f"{topic}.{topic}"
+    options = ("--topic", f"{topic}.*", "--alias", topic, "--exactly-once")
+    await create(sides.source, topic, 2)
+    await create(sides.source, keyed, cleanup_policy="compact")
+    await send(sides.source, topic, numbers(0, 2_000))
+    async with Producer(sides.source) as producer:
+        await (await producer.send_many(keyed, numbers(0, 50), [b"a", b"b"] * 25, partition=0))
+    wanted = settings(sides, f"{topic}.*", alias=topic, exactly_once=True)
+    async with running(wanted) as task:
+        await until(lambda: copied(sides.target, copy, 2_000), task)
+        sending = asyncio.create_task(send(sides.source, topic, numbers(2_000, 4_000)))
+        status, document = await verify(sides, *options)  # while it copies
+        await sending
+        assert (status, document["valid"], document["difference"]) == (0, True, None)
+        assert document["topics"][topic]["compared"] >= 2_000
+        assert document["topics"][keyed]["compared"] == 2
+        await until(lambda: copied(sides.target, copy, 4_000), task)
+    async with Admin(sides.source) as admin:
+        await admin.delete_records({TopicPartition(topic, 0): 700})
+    status, document = await verify(sides, *options)
+    [first, empty] = document["topics"][topic]["partitions"].values()
+    assert (status, first["compared"], first["removed_at_source"]) == (0, 3_300, 700)
+    assert (empty["compared"], empty["difference"]) == (0, None)
+    await send(sides.target, copy, [b"by hand"])
+    status, document = await verify(sides, *options)
+    assert (status, document["valid"], document["difference"]["field"]) == (1, False, "extra")
+    status, document = await verify(sides, "--topic", "no-such-topic")
+    assert (status, document["valid"], document["topics"]) == (1, False, {})
+    assert document["reason"] == "nothing was compared: the source has no such topic"
+
+
+async def copied(bootstrap: str, topic: str, count: int) -> bool:
+    """Return whether the first partition of a copy has so many records."""
+    async with Admin(bootstrap) as admin:
+        if topic not in await admin.list_topics():
+            return False
+    return len(await values_at(bootstrap, topic)) >= count
+
+
 async def test_a_killed_mirror_loses_nothing_and_copies_nothing_twice(sides: Sides) -> None:
     topic, count = "killed", 40_000
     copy = f"{topic}.{topic}"
@@ -263,6 +316,21 @@ async def has(bootstrap: str, topic: str, count: int) -> bool:
         if topic not in await admin.list_topics():
             return False
     return len(await values_at(bootstrap, topic)) >= count
+
+
+async def test_a_copy_that_was_deleted_is_not_continued_with_a_hole(sides: Sides) -> None:
+    topic = "hole"
+    copy = f"{topic}.{topic}"
+    await create(sides.source, topic)
+    await send(sides.source, topic, numbers(0, 10))
+    await copy_once(settings(sides, topic, once=True))
+    async with Admin(sides.target) as admin:
+        await admin.delete_topics([copy])
+    with pytest.raises(TopicsStopped, match="its copy was deleted at the target"):
+        await copy_once(settings(sides, topic, once=True))
+    await copy_once(settings(sides, topic, once=True, on_recreated="follow"))
+    assert await values_at(sides.target, copy) == numbers(0, 10)
+    assert not await copy_once(settings(sides, topic, once=True))
 
 
 async def test_records_that_were_deleted_before_they_were_copied_are_reported(sides: Sides) -> None:

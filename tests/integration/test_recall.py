@@ -38,7 +38,7 @@ def test_at_least_forty_are_found_in_simulation_and_twelve_on_real_processes() -
     assert len(found) >= 40
     assert {MUTANTS[name].of for name in found} == {
         "replication", "controller", "metadata quorum", "groups", "transactions", "storage",
-        "security",
+        "security", "mirror",
     }  # fmt: skip
     on_real = read_real()
     assert (

@@ -99,6 +99,33 @@ def test_a_broken_right_is_found(mutant: str) -> None:
     assert "denied-write-accepted" in result.anomalies
 
 
+@pytest.mark.parametrize(("seed", "exactly_once"), [(1, 1), (10, 0)])
+def test_a_mirror_copies_each_record_while_it_and_the_nodes_fail(
+    seed: int, exactly_once: int
+) -> None:
+    options = {"exactly_once": exactly_once}
+    result = simulate_nodes(seed, duration_ms=6_000, workload="mirror", options=options)
+    assert (result.valid, result.violations) == (True, ())
+    figures = result.verdict["figures"]
+    assert figures["copied"] >= figures["acknowledged"] > 50
+    assert figures["translated"] > 0
+    assert exactly_once == 0 or figures["copied_again"] == 0
+
+
+@pytest.mark.parametrize(
+    ("mutant", "anomaly"),
+    [
+        ("commits_positions_first", "lost-copy"),
+        ("translates_one_too_far", "translated-ahead"),
+        ("resumes_in_reverse", "reordered-copy"),
+    ],
+)
+def test_a_broken_mirror_is_found(mutant: str, anomaly: str) -> None:
+    result = simulate_nodes(0, duration_ms=6_000, workload="mirror", faults=["kill"], mutant=mutant)
+    assert result.valid is False
+    assert anomaly in result.anomalies
+
+
 IDEMPOTENCE: Final[dict[str, Any]] = {"workload": "idempotent_send", "faults": ("ack_kill",)}
 UNDER_LOAD: Final[dict[str, Any]] = {"workload": "idempotent_send", "faults": ("pause_kill",)}
 

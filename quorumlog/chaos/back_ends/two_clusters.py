@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from quorumlog.chaos.back_ends.back_end import NodeUnavailable, Tallies
-from quorumlog.chaos.back_ends.local_processes import LocalProcesses
+from quorumlog.chaos.back_ends.back_end import BackEnd, NodeUnavailable, Tallies
 from quorumlog.chaos.faults.links import CLIENTS, Effect, Link, LinkRule
 from quorumlog.chaos.faults.node_groups import Racks
 
@@ -24,7 +23,7 @@ class TwoClusters:
 
     name = "local processes of two clusters"
 
-    def __init__(self, source: LocalProcesses, target: LocalProcesses, *, copy: str) -> None:
+    def __init__(self, source: BackEnd, target: BackEnd, *, copy: str) -> None:
         """`copy`: the name of the workload's topic in the target."""
         self.both: Final = (source, target)
         self._copy: Final = copy
@@ -89,7 +88,7 @@ class TwoClusters:
         """Return whether nodes send on any of these links."""
         return any(own and side.has_links(own) for side, own in self._divided(links))
 
-    def _divided(self, links: Sequence[Link]) -> list[tuple[LocalProcesses, tuple[Link, ...]]]:
+    def _divided(self, links: Sequence[Link]) -> list[tuple[BackEnd, tuple[Link, ...]]]:
         divided = []
         for side in self.both:
             parties = {CLIENTS, *map(str, side.node_ids)}

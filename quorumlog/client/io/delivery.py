@@ -226,7 +226,7 @@ class Deliveries(Sequence[Delivery]):
     def refusal(self) -> ErrorCode:
         """Return the broker's first error for a failed batch of these records; NONE: it sent none.
 
-        A failed batch of a transaction fails the other batches, too; this tells them apart.
+        A failed batch of a transaction fails the other batches, too: these were not refused.
         """
         for batch in self._distinct():
             if batch.error is not None and batch.last_code not in _NO_ANSWER:

@@ -23,6 +23,7 @@ REPEATED: Final = "repeated"
 ORDER: Final = "order"
 RECORD: Final = "record"
 FIELDS: Final = ("key", "value", "headers", "timestamp_ms")
+LOG_APPEND_TIME: Final = 1
 RECENT_MAX: Final = 100_000
 """A repeated record is recognized if it is one of so many records behind the last new one."""
 AHEAD: Final = 100
@@ -58,8 +59,16 @@ def digest_of(record: ConsumerRecord) -> bytes:
 
 
 def unequal_field(source: ConsumerRecord, copy: ConsumerRecord) -> str | None:
-    """Return the first unequal field of FIELDS; None: the records are equal."""
-    return next((name for name in FIELDS if getattr(source, name) != getattr(copy, name)), None)
+    """Return the first unequal field of FIELDS; None: the records are equal.
+
+    A time is not compared if the source has none, or if the target's broker has set it.
+    """
+    for name in FIELDS:
+        if getattr(source, name) != getattr(copy, name):
+            is_time = name == "timestamp_ms"
+            if not is_time or (source.timestamp_ms >= 0 and copy.timestamp_type != LOG_APPEND_TIME):
+                return name
+    return None
 
 
 class InOrder:

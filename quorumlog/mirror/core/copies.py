@@ -63,10 +63,14 @@ class CopiedTopic:
 
 
 class Copies:
-    """All topics of one mirror, by their names at the source."""
+    """All topics of one mirror, by their names at the source.
+
+    changes: counts the changes of the active partitions, and of positions that were forgotten.
+    """
 
     def __init__(self) -> None:
         self.topics: Final[dict[str, CopiedTopic]] = {}
+        self.changes = 0
 
     def __iter__(self) -> Iterator[CopiedTopic]:
         """Iterate over the topics in the order of their names."""
@@ -84,7 +88,10 @@ class Copies:
             place = key.partition
             if not isinstance(content, Position) or place is None or place.topic not in names:
                 continue
-            topic = self._topic(place.topic, names.copy_of(place.topic))
+            if place.topic not in self.topics:  # until `enter`, it may be a topic of the past
+                topic = self._topic(place.topic, names.copy_of(place.topic))
+                topic.is_at_source = False
+            topic = self.topics[place.topic]
             topic.ids = TopicIds(source=content.topic_id, target=content.copy_id)
             earlier = contents.get(RecordKey("runs", place))
             runs = _merged(content, earlier if isinstance(earlier, Translation) else None)
@@ -133,6 +140,8 @@ class Copies:
     def enter(self, name: str, copy: str, ids: TopicIds, partitions: int) -> CopiedTopic:
         """Record that both sides have the topic, with these ids and at least these partitions."""
         topic = self._topic(name, copy)
+        if not topic.is_active or len(topic.partitions) < partitions:
+            self.changes += 1
         topic.ids, topic.stopped, topic.is_at_source = ids, None, True
         for index in range(partitions):
             topic.partitions.setdefault(index, CopiedPartition())
@@ -145,6 +154,7 @@ class Copies:
         """
         topic = self._topic(name, copy)
         is_news = topic.stopped != reason
+        self.changes += is_news
         topic.stopped, topic.retry_at_ms = reason, retry_at_ms
         return is_news
 
@@ -152,15 +162,17 @@ class Copies:
         """Forget the positions and the runs of a topic: it is copied from its start."""
         topic = self.topics.get(name)
         if topic is not None:
+            self.changes += 1
             topic.partitions.clear()
             topic.ids = TopicIds()
 
     def leave(self, names_at_source: Iterable[str]) -> list[str]:
-        """Return the topics that the source has no longer; they wait until it has them again."""
+        """Return the topics that the source has no longer; `enter` resumes them."""
         present, gone = {*names_at_source}, []
         for topic in self:
             if topic.name not in present and topic.is_at_source:
                 topic.is_at_source = False
+                self.changes += 1
                 gone.append(topic.name)
         return gone
 

@@ -11,8 +11,16 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from quorumlog.client.records import ConsumerRecord
-from quorumlog.mirror.core.comparison import EXTRA, MISSING, ORDER, Difference, digest_of
+from quorumlog.mirror.core.comparison import (
+    EXTRA,
+    LOG_APPEND_TIME,
+    MISSING,
+    ORDER,
+    Difference,
+    digest_of,
+)
 
+NO_TIME: Final = -1
 KEYS_MAX: Final = 200_000
 """The most keys of one pass over a partition."""
 
@@ -34,9 +42,11 @@ class Slice:
 
 
 class _Newest(NamedTuple):
+    """A record. `hashes`: of value and headers. `time_ms`: NO_TIME is not compared."""
+
     offset: int
-    digest: bytes
-    fields: tuple[int, int, int]  # hashes of value, headers and timestamp
+    hashes: tuple[int, int]
+    time_ms: int
     is_tombstone: bool
 
 
@@ -62,7 +72,7 @@ class NewestByKey:
             into = self._newest if self._end is None else self._behind
             if self._keys.has(record.key):
                 into.pop(record.key, None)  # the order is that of the newest records
-                into[record.key] = _newest_of(record, self.last)
+                into[record.key] = _newest_of(record)
             if self.last == self._end:
                 self.has_end = True
                 self._merge()
@@ -82,11 +92,11 @@ class NewestByKey:
         return self._newest
 
 
-def _newest_of(record: ConsumerRecord, digest: bytes) -> _Newest:
+def _newest_of(record: ConsumerRecord) -> _Newest:
     return _Newest(
         offset=record.offset,
-        digest=digest,
-        fields=(hash(record.value), hash(record.headers), record.timestamp_ms),
+        hashes=(hash(record.value), hash(record.headers)),
+        time_ms=NO_TIME if record.timestamp_type == LOG_APPEND_TIME else record.timestamp_ms,
         is_tombstone=record.value is None,
     )
 
@@ -123,10 +133,13 @@ def _of_key(newest: _Newest, copy: _Newest | None, removals: Removals) -> Differ
         if newest.is_tombstone or removals.at_target:
             return None
         return Difference(field=MISSING, upstream_offset=newest.offset, downstream_offset=None)
-    if newest.digest == copy.digest:
+    pairs = zip(("value", "headers"), newest.hashes, copy.hashes, strict=True)
+    field = next((name for name, one, other in pairs if one != other), None)
+    times = {newest.time_ms, copy.time_ms}
+    if field is None and len(times) > 1 and NO_TIME not in times:
+        field = "timestamp_ms"
+    if field is None:
         return None
-    pairs = zip(("value", "headers", "timestamp_ms"), newest.fields, copy.fields, strict=True)
-    field = next((name for name, one, other in pairs if one != other), "value")
     return Difference(field=field, upstream_offset=newest.offset, downstream_offset=copy.offset)
 
 

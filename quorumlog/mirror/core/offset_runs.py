@@ -33,8 +33,8 @@ class OffsetRun(NamedTuple):
 def runs_of(offsets: Sequence[int], stretches: Iterable[tuple[int, int]]) -> list[OffsetRun]:
     """Return the runs of records with these ascending offsets at the source.
 
-    stretches: the first offset at the target and the count of records, in order. A stretch at -1
-    has no known offset; its records are in no run.
+    stretches: the first offset at the target and the count of records, in order. The offset
+    of a stretch is -1 if it is unknown; its records are in no run.
     """
     runs: list[OffsetRun] = []
     index = 0

@@ -1,8 +1,8 @@
-"""Decides what happens to a topic's copy: it is created, grown, configured, restarted or stopped.
+"""Decides about a topic's copy: it is created, grown, configured, restarted or stopped.
 
 Partitions are never removed, and the counts of partitions are made equal, because a record keeps
-its partition (KIP-382). A topic is known by its id (KIP-516): under the same name another topic may
-stand, at either side. Then the position has no meaning, and going on would lose records silently.
+its partition (KIP-382). A topic is identified by its id (KIP-516): at either side, another topic
+may have the name by now. Then the position has no meaning, and to go on would lose records.
 """
 
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ class TopicIds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPlan:
-    """What to do with a copy, in this order; by default nothing.
+    """The changes of a copy, in this order; none by default.
 
     stop: why the topic is not copied. `restart`: forget the positions. `create`: partitions and
     replication factor. `grow_to`: the total count of partitions. `notice`: for a person.

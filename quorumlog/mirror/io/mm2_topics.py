@@ -25,7 +25,7 @@ _REPLICATION_FACTOR: Final = 3
 
 
 class Mm2Topics:
-    """The producers of the internal topics; only what has changed is written again.
+    """The producers of the internal topics; only changed records are written again.
 
     Heartbeats and offset syncs are written to the source, as MirrorMaker 2 does by default: its
     user needs the right to create and write these topics there.

@@ -12,7 +12,7 @@ from quorumlog.mirror.core.copies import UNKNOWN, Copies
 from quorumlog.mirror.core.lost_positions import resume_after_loss
 from quorumlog.mirror.core.position_records import Content, RecordKey
 from quorumlog.mirror.errors import MirrorRefused, TopicsStopped
-from quorumlog.mirror.io.topics import TopicKeeper
+from quorumlog.mirror.io.topics import GONE, TopicKeeper
 from quorumlog.mirror.io.transfer import OwnRecord, Polled, TopicRefused, Transfer
 from quorumlog.mirror.reports import OnReport, Report
 from quorumlog.mirror.settings import MirrorSettings
@@ -25,7 +25,7 @@ _GONE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOW
 
 @dataclass(slots=True)
 class Progress:
-    """Counts since the start of the mirror, and what `once` copies.
+    """Counts since the start of the mirror, and the goals of `once`.
 
     lag: records at the source after the positions. `goals`: the ends of the partitions when a
     mirror with `once` began; None before.
@@ -62,11 +62,7 @@ class Pump:
     is_stale: asyncio.Event = field(default_factory=asyncio.Event)
     _owed: dict[RecordKey, Content] = field(default_factory=dict)
     _dropped: set[TopicPartition] = field(default_factory=set)  # polled, but not copied
-    _is_changed: bool = True  # the assignment must follow the active partitions
-
-    def wake(self) -> None:
-        """Follow the active partitions before the next poll."""
-        self._is_changed = True
+    _followed: int = -1  # `copies.changes` as of the assignment; -1: assign anew
 
     def owe(self, records: Iterable[OwnRecord]) -> None:
         """Have these records of the positions topic written with the next positions, or soon."""
@@ -82,18 +78,10 @@ class Pump:
     async def run(self) -> None:
         """Copy for ever; with `once`, to the goals. Raises KafkaError, MirrorError, SessionOver."""
         while True:
-            if self._is_changed:
-                await self._assign()
-            try:
-                polled = await self.consumer.poll(_POLL_MS, self.settings.poll_records)
-            except PositionLost as lost:
-                await self._resume(lost)
-                continue
-            except KafkaError as error:
-                if error.code not in _GONE:
-                    raise
-                self.is_stale.set()
-                continue
+            if self._followed != self.copies.changes:
+                async with self.keeper.lock:
+                    await self._assign()
+            polled = await self._poll()
             if polled:
                 await self._copy(polled)
             elif self._owed:
@@ -114,6 +102,32 @@ class Pump:
         owed = [*self._owed.items()]
         self._owed.clear()
         return owed
+
+    # --- the source ---
+
+    async def _poll(self) -> Polled:
+        try:
+            return await self.consumer.poll(_POLL_MS, self.settings.poll_records)
+        except KafkaError as error:
+            await self._handle(error)
+            return {}
+
+    async def _position(self, place: TopicPartition) -> int | None:
+        """Return the consumer's position; None if the source has just lost it."""
+        try:
+            return await self.consumer.position(place)
+        except KafkaError as error:
+            await self._handle(error)
+            return None
+
+    async def _handle(self, error: KafkaError) -> None:
+        """Handle an error of the source; raise it if the session cannot go on."""
+        if isinstance(error, PositionLost):
+            await self._resume(error)
+        elif error.code in _GONE:
+            self.is_stale.set()
+        else:
+            raise error
 
     # --- records ---
 
@@ -150,9 +164,11 @@ class Pump:
     async def _note_skipped(self) -> None:
         """Owe the positions that have passed transactions' markers, or aborted records, alone."""
         for place in self.copies.active_partitions():
-            if place not in self.consumer.assignment():
+            if place not in self.consumer.assignment() or place in self._dropped:
                 continue
-            offset = await self.consumer.position(place)
+            offset = await self._position(place)
+            if offset is None or not self._is_copied(place):
+                continue
             one = self.copies.of(place)
             if offset > one.offset:
                 key, content = self.copies.position_record(place, offset, one.leader_epoch, ())
@@ -160,28 +176,36 @@ class Pump:
                 self._owed[key] = content
 
     async def _is_complete(self) -> bool:
-        """Return whether all that the source had at the start is copied. Raises TopicsStopped."""
-        goals = self.progress.goals or {}
-        assigned = self.consumer.assignment()
-        for place in sorted(goals.keys() & assigned):
-            if await self.consumer.position(place) < goals[place]:
-                return False
+        """Return whether all that the source had at the start is copied, or its topic stopped."""
+        active = {*self.copies.active_partitions()}
+        for place, goal in sorted((self.progress.goals or {}).items()):
+            topic = self.copies.topics[place.topic]
+            if not topic.is_at_source:
+                self.copies.stop(topic.name, topic.copy, GONE)
+            elif place in active and place in self.consumer.assignment():
+                offset = await self._position(place)
+                if offset is None or offset < goal:
+                    return False
         await self._note_skipped()
-        return True
+        return self._followed == self.copies.changes
 
     # --- partitions ---
 
     async def _assign(self) -> None:
         """Read the active partitions, new partitions from their positions."""
-        self._is_changed = False
+        self._followed = self.copies.changes
         wanted = self.copies.active_partitions()
         self._check_active(wanted)
         before = self.consumer.assignment()
         unknown = [one for one in wanted if self.copies.of(one).offset == UNKNOWN]
-        if unknown:
-            found = await self.consumer.beginning_offsets(unknown)
-            for place, offset in found.items():
-                self.copies.advance(place, offset, -1)
+        try:
+            found = await self.consumer.beginning_offsets(unknown) if unknown else {}
+        except KafkaError as error:
+            self._followed = -1
+            await self._handle(error)
+            return
+        for place, offset in found.items():
+            self.copies.advance(place, offset, -1)
         kept = (before & {*wanted}) - {*unknown} - self._dropped
         self._dropped.clear()
         self.consumer.assign(sorted(kept))  # a topic that was created again is assigned anew
@@ -198,7 +222,7 @@ class Pump:
     async def _set_goals(
         self, wanted: Sequence[TopicPartition], unknown: Sequence[TopicPartition]
     ) -> None:
-        """Record what `once` copies; for a topic that is copied from its start, anew."""
+        """Record where `once` ends; again for a topic that is copied from its start."""
         if self.progress.goals is None:
             self.progress.goals = await self.consumer.end_offsets(wanted)
         elif again := [place for place in unknown if place in self.progress.goals]:
@@ -222,10 +246,12 @@ class Pump:
     async def _resume(self, lost: PositionLost) -> None:
         """Go on after a position that the source does not have, and report it."""
         place = lost.topic_partition
+        if place not in self.consumer.assignment():
+            return
         topic = self.copies.topics[place.topic]
         if ZERO_TOPIC_ID != lost.topic_id != topic.ids.source:
             await self.keeper.refresh()
-            self._is_changed = True
+            self._followed = -1
             if topic.is_active and self.copies.topics[place.topic].ids.source != lost.topic_id:
                 self.consumer.assign(self.consumer.assignment() - {place})
                 await asyncio.sleep(_RECREATED_MS / 1000)  # the metadata lags behind the fetch
@@ -234,9 +260,11 @@ class Pump:
             start = (await self.consumer.beginning_offsets([place]))[place]
             end = await self.keeper.end_at_source(place)
         except KafkaError as error:
-            if error.code not in _GONE:
-                raise
-            self.is_stale.set()
+            self._dropped.add(place)  # so that `_assign` seeks again
+            self._followed = -1
+            await self._handle(error)
+            return
+        if not self._is_copied(place):
             return
         offset = self.copies.of(place).offset
         resumption = resume_after_loss(offset, start, end, lost.truncated_to)

@@ -48,7 +48,7 @@ class Session:
 
     identity: of this mirror, for all sessions. `is_owner`: an earlier session wrote it, so another
     generation in the positions topic is of a newer mirror. `message_bytes`: the smallest
-    max.message.bytes of the copies, if known.
+    max.message.bytes of the copies; None if it is unknown.
     """
 
     settings: MirrorSettings
@@ -184,7 +184,6 @@ class Session:
                     await pump.is_stale.wait()
             pump.is_stale.clear()
             await keeper.refresh()
-            pump.wake()
 
     async def _keep_groups(self, groups: GroupKeeper, pump: Pump) -> None:
         while True:

@@ -22,6 +22,7 @@ from quorumlog.mirror.core.topic_plan import (
 from quorumlog.mirror.reports import OnReport, Report
 from quorumlog.mirror.settings import MirrorSettings
 
+GONE: Final = "the source has the topic no longer; its copy stays"
 _LOOKS: Final = 50
 _LOOK_MS: Final = 100
 _RAISING: Final = DENIED - {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
@@ -55,8 +56,7 @@ class TopicKeeper:
             brokers = len((await self.target.describe_cluster()).nodes)
             selected = {name: at_source[name] for name in sorted(at_source) if name in self.names}
             for name in self.copies.leave(selected):
-                message = "the source has the topic no longer; its copy stays"
-                self.report(Report(name, message, is_loss=True))
+                self.report(Report(name, GONE, is_loss=True))
             for name, source in selected.items():
                 known = self.copies.topics.get(name)
                 if known is not None and known.retry_at_ms > clock.monotonic_ms():

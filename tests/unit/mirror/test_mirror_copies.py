@@ -34,6 +34,8 @@ def advance(found: Copies, upstream: int, downstream: int, size: int) -> dict[Re
 def restored(contents: dict[RecordKey, Content]) -> Copies:
     found = Copies()
     found.restore(contents, NAMES)
+    assert found.active_partitions() == []  # until the source is known to have the topic
+    found.enter("orders", "a.orders", found.topics["orders"].ids, 2)
     return found
 
 

@@ -12,8 +12,15 @@ from hypothesis import strategies as st
 from quorumlog.client import ConsumerRecord, TopicPartition
 from quorumlog.mirror import MirrorSettings
 from quorumlog.mirror.core import newest
-from quorumlog.mirror.core.comparison import EXTRA, MISSING, ORDER, RECORD, REPEATED
-from quorumlog.mirror.verify import NO_PARTITION, VerifiedPartition, VerifiedTopic, Verifier
+from quorumlog.mirror.core.comparison import EXTRA, MISSING, ORDER, RECORD, REPEATED, Difference
+from quorumlog.mirror.verified import (
+    NO_PARTITION,
+    NO_TOPIC,
+    Verified,
+    VerifiedPartition,
+    VerifiedTopic,
+)
+from quorumlog.mirror.verify import Verifier
 from tests.support.sizes import examples
 
 EXACTLY_ONCE: Final = MirrorSettings(source={}, target={}, topics=("t",), exactly_once=True)
@@ -236,6 +243,41 @@ def test_a_partition_without_a_copy_differs() -> None:
 
     topic = asyncio.run(compare())
     assert (found(topic.partitions[1]), topic.valid) == ((NO_PARTITION, None, None), False)
+
+
+def test_a_time_that_the_source_lacks_or_the_targets_broker_sets_is_not_compared() -> None:
+    without = [one._replace(timestamp_ms=-1) for one in log(0, 1)]
+    appended = [one._replace(timestamp_ms=9, timestamp_type=1) for one in log(0, 1)]
+    for source, copies in ((without, log(0, 1)), (log(0, 1), appended)):
+        for is_compacted in (False, True):
+            result = verified(source, copies, is_compacted=is_compacted)
+            assert (result.difference, result.compared) == (None, 2)
+
+
+def test_a_result_says_in_a_sentence_why_it_is_not_valid() -> None:
+    assert "no such topic" in Verified(topics={}).reason
+    nothing = Verified(topics={"t": VerifiedTopic(copy="source.t", partitions={})})
+    assert (nothing.valid, nothing.reason) == (
+        False,
+        "nothing was compared: no record is on both sides",
+    )
+    equal = VerifiedPartition(compared=3)
+    assert (Verified(topics={"t": VerifiedTopic(copy="c", partitions={0: equal})}).reason) == ""
+    for field, said in (
+        ("value", "t-1: the copy at offset 8 of the target has another value than the record at"),
+        (MISSING, "t-1: the record at offset 7 of the source has no copy"),
+        (NO_TOPIC, "t-1: the target has no topic c"),
+    ):
+        other = Difference(field=field, upstream_offset=7, downstream_offset=8)
+        partitions = {0: equal, 1: VerifiedPartition(difference=other)}
+        found_one = Verified(topics={"t": VerifiedTopic(copy="c", partitions=partitions)})
+        assert found_one.reason.startswith(said)
+        document = found_one.as_json()
+        assert (document["valid"], document["topics"]["t"]["valid"]) == (False, False)
+        assert document["difference"] == {
+            "topic": "t", "partition": 1, "field": field, "upstream_offset": 7,
+            "downstream_offset": 8,
+        }  # fmt: skip
 
 
 # --- compacted topics ---

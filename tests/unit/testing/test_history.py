@@ -13,14 +13,8 @@ import pytest
 from quorumlog.chaos.checkers import Valid
 from quorumlog.chaos.history import checksum_of, read_history
 from quorumlog.chaos.history.recorded_values import RecordedValues, key_of, read_records
-from quorumlog.client import (
-    ErrorCode,
-    KafkaError,
-    OffsetAndMetadata,
-    RecordMetadata,
-    TopicPartition,
-)
-from quorumlog.client.records import ConsumerRecord
+from quorumlog.client import ErrorCode, KafkaError, RecordMetadata, TopicPartition
+from quorumlog.client.records import ConsumerRecord, OffsetAndMetadata
 from quorumlog.client.sync import SyncConsumer, SyncProducer
 from quorumlog.testing.history import History, HistoryClosed
 from quorumlog.testing.marks import ChaosMark, duration_s
