@@ -1,8 +1,8 @@
 """Decides about a topic's copy: it is created, grown, configured, restarted or stopped.
 
 Partitions are never removed, and the counts of partitions are made equal, because a record keeps
-its partition (KIP-382). A topic is identified by its id (KIP-516): at either side, another topic may
-have the name by now. Then the position has no meaning, and to go on would lose records silently.
+its partition (KIP-382). A topic is identified by its id (KIP-516): at either side, another topic
+may have the name by now. Then the position has no meaning, and to go on would lose records.
 """
 
 from collections.abc import Mapping

@@ -14,7 +14,7 @@ from quorumlog.chaos.checkers import Valid
 from quorumlog.chaos.history import checksum_of, read_history
 from quorumlog.chaos.history.recorded_values import RecordedValues, key_of, read_records
 from quorumlog.client import ErrorCode, KafkaError, RecordMetadata, TopicPartition
-from quorumlog.client.records import ConsumerRecord
+from quorumlog.client.records import ConsumerRecord, OffsetAndMetadata
 from quorumlog.client.sync import SyncConsumer, SyncProducer
 from quorumlog.testing.history import History, HistoryClosed
 from quorumlog.testing.marks import ChaosMark, duration_s
@@ -238,7 +238,7 @@ class Polls(SyncConsumer):
     def assignment(self) -> frozenset[TopicPartition]:
         return frozenset({TopicPartition("orders", 0)})
 
-    def seek(self, partition: TopicPartition, offset: int) -> None:
+    def seek(self, partition: TopicPartition, offset: OffsetAndMetadata | int) -> None:
         pass
 
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> Any:
