@@ -61,11 +61,7 @@ CASES: list[tuple[str, int, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("name", "kills", "settings"), CASES)
 def test_the_claims_hold_in_virtual_time(
-    name: str,
-    kills: int,
-    settings: dict[str, Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, kills: int, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     codes = tmp_path / "codes"
     known = {**registry.WORKLOADS, name: killed_brokers.workload(name, codes, **settings)}
