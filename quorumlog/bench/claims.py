@@ -33,7 +33,7 @@ CLAIMS_OF: Final[Mapping[int, Sequence[str]]] = {
     5: ("C5", "C6", "C7", "C8"),
     6: ("C9",),
 }
-NEAR: Final = 0.15
+NEAR: Final = 0.2
 """Medians that differ by less, or ranges that overlap, count as equal."""
 P99_MS_MAX: Final = 10.0
 _LEAST: Final = 1e-9  # in place of a rate of 0

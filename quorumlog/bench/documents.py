@@ -2,6 +2,7 @@
 
 import os
 import platform
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any, Final
@@ -183,6 +184,7 @@ def markdown(run: Run) -> str:
     for scenario in SCENARIOS:
         if scenario in judged:
             lines += ["", f"## {scenario}. {TITLES[scenario]}", "", *_table(run, scenario), ""]
+            lines += [f"- {text}" for text in (errors_of(run) if scenario == KILLS else ())]
             lines += [
                 f"- **{name}** {WORDS[one.holds]}: {'; '.join(one.evidence)}"
                 for name, one in judged[scenario].items()
@@ -233,20 +235,16 @@ def headers_and_rows(run: Run, scenario: int) -> _Table:
 
 def _kill_rows(run: Run) -> _Table:
     headers = (
-        "case", "retries", "idempotent", "killed", "messages/s", "2017", "acknowledged", "lost",
-        "failed", "of them stored", "duplicates", "failed attempts", "found in 2017",
+        "case", "killed", "retries", "idempotent", "messages/s", "2017", "acknowledged", "lost",
+        "failed", "of them stored", "duplicates",
     )  # fmt: skip
     rows = []
     for case, runs in kills_by_case(run):
-        attempts: dict[str, int] = {}
-        for one in runs:
-            for code, count in (one.produced.attempts or {}).items():
-                attempts[code] = attempts.get(code, 0) + count
         row = [
             case.name,
-            f"{case.retries:,}",
-            "yes" if case.idempotent else "no",
             f"{case.kills} of 4" + (", started again" if case.starts_again else ""),
+            "yes" if case.retries else "no",
+            "yes" if case.idempotent else "no",
             f"{median(one.produced.rate_per_s for one in runs):,.0f}",
             "" if case.tps_2017 is None else f"{case.tps_2017:,}",
             f"{sum(one.produced.acknowledged for one in runs):,}",
@@ -254,11 +252,20 @@ def _kill_rows(run: Run) -> _Table:
             f"{sum(sum(one.produced.failed.values()) for one in runs):,}",
             f"{sum(one.kept.failed_stored for one in runs):,}",
             f"{sum(one.kept.duplicates for one in runs):,}",
-            ", ".join(f"{code} {count:,}" for code, count in sorted(attempts.items())),
-            case.found_2017,
         ]
         rows.append(row)
     return headers, rows
+
+
+def errors_of(run: Run) -> Iterator[str]:
+    """Yield a line for each case of scenario 5: its failed attempts by code, here and in 2017."""
+    for case, runs in kills_by_case(run):
+        attempts = Counter[str]()
+        for one in runs:
+            attempts.update(one.produced.attempts or {})
+        codes = ", ".join(f"{count:,} {code}" for code, count in sorted(attempts.items()))
+        published = f"; in 2017: {case.found_2017}" if case.found_2017 else ""
+        yield f"{case.name}, failed attempts: {codes or 'not reported'}{published}"
 
 
 def _latency_rows(run: Run) -> _Table:

@@ -1,6 +1,6 @@
 """The results as one HTML page, with plots as inline SVG."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
 from itertools import pairwise
 from statistics import median
@@ -10,6 +10,7 @@ from quorumlog.bench.claims import SAFETY, TEXTS, Judged, KillRun
 from quorumlog.bench.documents import (
     WORDS,
     claims_of,
+    errors_of,
     false_safety_claims,
     headers_and_rows,
     kills_by_case,
@@ -28,7 +29,8 @@ from quorumlog.charts.page import html_page, section
 
 _STYLE_OF: Final = {True: "valid", False: "invalid", None: "not-judged"}
 _ACKS_STYLE: Final = {"0": "node2", "1": "node0", "all": "node1"}
-_BINS: Final = 100
+_BINS_MAX: Final = 100
+_BIN_S: Final = 0.05  # at least: a moment is sampled every 10 ms
 _KIND: Final = {"producer": "node0", "end to end": "node1"}
 
 
@@ -37,7 +39,9 @@ def page(run: Run) -> str:
     judged = {one: claims_of(run, one) for one in sorted(run.plan.only)}
     sections = [_banner(run, summary(judged))]
     for scenario, claims in judged.items():
-        body = _plots(run, scenario) + _table(run, scenario) + _claims(claims)
+        errors = errors_of(run) if scenario == KILLS else ()
+        body = _plots(run, scenario) + _table(run, scenario) + _list(map(escape, errors))
+        body += _claims(claims)
         sections.append(section(f"{scenario}. {TITLES[scenario]}", body))
     sections.append(section("Method", f"<p>{escape(method(run))}</p>"))
     return html_page("Six scenarios of 2017", "".join(sections))
@@ -63,12 +67,17 @@ def _banner(run: Run, claims: dict[str, bool | None]) -> str:
 
 
 def _claims(claims: dict[str, Judged]) -> str:
-    items = "".join(
-        f'<li><b>{name}</b> <span class="state {_STYLE_OF[one.holds]}">{WORDS[one.holds]}</span>: '
-        f"{escape('; '.join(one.evidence))}</li>"
+    return "".join(
+        f'<h3>{name} <span class="state {_STYLE_OF[one.holds]}">{WORDS[one.holds]}</span></h3>'
+        f"{_list(map(escape, one.evidence))}"
         for name, one in claims.items()
     )
-    return f"<ul>{items}</ul>"
+
+
+def _list(items: Iterable[str]) -> str:
+    """Return a list; the items are HTML."""
+    shown = "".join(f"<li>{item}</li>" for item in items)
+    return f"<ul>{shown}</ul>" if shown else ""
 
 
 def _table(run: Run, scenario: int) -> str:
@@ -104,7 +113,7 @@ def _throughputs(run: Run, scenario: int, mode: Mode) -> str:
             low=min(rates),
             high=max(rates),
             style=_ACKS_STYLE[str(cell.acks)],
-            label=f"acks={cell.acks}" + (f", min ISR {cell.min_isr}" if cell.acks == "all" else ""),
+            label=f"ISR ≥ {cell.min_isr}" if cell.acks == "all" else f"acks={cell.acks}",
         )
         groups.setdefault(title(cell), []).append(bar)
     svg = bar_chart(
@@ -112,7 +121,9 @@ def _throughputs(run: Run, scenario: int, mode: Mode) -> str:
         label=f"Messages per second, {mode}",
         y_label="messages/s",
     )
-    return f"<h3>{mode.capitalize()}</h3>{svg}"
+    shown = sorted({str(cell.acks) for cell, _ in rows})
+    colours = _legend([(_ACKS_STYLE[acks], f"acks={acks}") for acks in shown])
+    return f"<h3>{mode.capitalize()}</h3>{svg}{colours}"
 
 
 def _partitions(cell: Cell) -> str:
@@ -147,8 +158,8 @@ def _timeline(run: KillRun) -> str:
     chart = Chart(duration_s=duration_s, y_min=0, y_max=top * 1.05, y_label="acks/s", height=190)
     chart.bands(bands)
     chart.line(acknowledged, "ok", "acknowledged")
-    words = "idempotent" if run.case.idempotent else "not idempotent"
-    title = f"{run.case.name}: retries {run.case.retries:,}, {words}"
+    retries = "retries" if run.case.retries else "no retries"
+    title = f"{run.case.name}: {retries}, {'' if run.case.idempotent else 'not '}idempotent"
     parts = [f"<h3>{escape(title)}</h3>", chart.svg(f"{title}: acknowledgements over time")]
     codes = sorted({code for one in produced.moments for code in one.attempts})
     if codes:
@@ -175,10 +186,11 @@ def _per_second(
     points: Sequence[tuple[float, int]], duration_s: float
 ) -> list[tuple[float, float]]:
     """Return (middle, count per second) of equal bins; a moment counts at its end."""
-    width_s = duration_s / _BINS
-    counts = [0] * _BINS
+    bins = max(1, min(_BINS_MAX, int(duration_s / _BIN_S)))
+    width_s = duration_s / bins
+    counts = [0] * bins
     for at_s, count in points:
-        counts[min(int(at_s / width_s), _BINS - 1)] += count
+        counts[min(int(at_s / width_s), bins - 1)] += count
     return [((place + 0.5) * width_s, count / width_s) for place, count in enumerate(counts)]
 
 

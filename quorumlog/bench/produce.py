@@ -144,8 +144,13 @@ class ProduceRun:
         while len(pending) > down_to:
             with suppress(KafkaError):
                 await pending[0][1]
-            while pending and self._is_settled(*pending[0]):
-                pending.popleft()
+            self._pop_settled()
+
+    def _pop_settled(self) -> None:
+        """Count the outcomes of the oldest records, up to the first without."""
+        pending = self._pending
+        while pending and self._is_settled(*pending[0]):
+            pending.popleft()
 
     def _is_settled(self, number: int, delivery: Delivery) -> bool:
         """Count the outcome of a record; return False if there is none yet."""
@@ -166,14 +171,18 @@ class ProduceRun:
             self.outcomes[number] = FAILED
 
     async def _sample(self, timeline: "_Timeline") -> None:
-        """Note the progress again and again: also of partitions that are ahead of the oldest."""
+        """Note the progress again and again; before a kill, also behind the oldest record."""
         loop = asyncio.get_running_loop()
         pause_s = _SAMPLE_S if self._load.hold_at is None else _SHORT_SAMPLE_S
         while True:
             await asyncio.sleep(pause_s)
-            done = self._acknowledged + sum(
-                delivery.done() and delivery.exception() is None for _, delivery in self._pending
-            )
+            self._pop_settled()
+            done = self._acknowledged
+            if self._load.hold_at is not None:  # else it would slow the load down
+                done += sum(
+                    delivery.done() and delivery.exception() is None
+                    for _, delivery in self._pending
+                )
             timeline.note(loop.time(), done)
             if self._progress(done) is True:
                 self._released.set()

@@ -93,7 +93,9 @@ def produce(
         int, typer.Option(metavar="N", min=0, help="Retries of a batch.", show_default=False)
     ] = RETRIES,
 ) -> None:
-    """Send records as fast as the cluster acknowledges them; 100,000 without --messages.
+    """Send records as fast as they are acknowledged.
+
+    Sends 100,000 without --messages and --duration, after one record to each partition.
 
     The latency of a sample of the records is shown, too. It is a closed loop: while the cluster
     does not answer, no record is sent, so a stall counts once for each record in flight
@@ -142,10 +144,10 @@ def _produced_lines(result: ProduceResult) -> list[str]:
 def consume(
     cluster: Cluster, topic: Topic = "bench", messages: Messages = None, duration: Duration = None
 ) -> None:
-    """Read the records of a topic from the beginning, without a group.
+    """Read a topic as fast as it is served.
 
-    Ends at the present ends of the partitions, or after --messages. With --duration it waits for
-    further records until then.
+    Reads from the beginning, without a group. Ends at the present ends of the partitions, or after
+    --messages. With --duration it waits for further records until then.
     """
     from quorumlog.bench.consume import run_consume
 
@@ -175,11 +177,12 @@ def latency(
     replication: Replication = None,
     compression: CompressionOption = "none",
 ) -> None:
-    """Measure latencies at a fixed rate: to the acknowledgement, and to a consumer.
+    """Measure latencies at a fixed rate.
 
-    It is an open loop: a record is due at its time, whether or not earlier ones are acknowledged,
-    and its latency counts from then. So a stall is in the latency of every record that was due
-    meanwhile: there is no coordinated omission. Without --messages and --duration it takes 10 s.
+    To the acknowledgement, and end to end: to a consumer in this process. It is an open loop: a
+    record is due at its time, whether or not earlier ones are acknowledged, and its latency counts
+    from then. So a stall is in the latency of every record that was due meanwhile: there is no
+    coordinated omission. Without --messages and --duration it takes 10 s.
     """
     if messages is not None and duration is not None:
         fail("give --messages or --duration, not both", EXIT_USAGE)
@@ -245,8 +248,9 @@ def scenarios(
     login: Login = None,
     json: Annotated[bool, typer.Option("--json", help="Print scenarios.json, too.")] = False,
 ) -> None:
-    """Repeat the Kafka benchmark of vip.com (2017): six scenarios, and nine claims judged.
+    """Repeat a benchmark of 2017: six scenarios.
 
+    The benchmark of Kafka 0.10 by vip.com, with its nine claims judged.
     1 to 4: throughput by acks, replicas, min.insync.replicas and partitions. 5: brokers are killed;
     lost and duplicate records are counted. 6: latency. Writes scenarios.json, scenarios.md and
     scenarios.html. Scenario 5 is left out with --bootstrap. Ends with status 1 if a claim about

@@ -25,7 +25,7 @@ _RUNS_SHOWN: Final = 500
 _ANOMALIES_SHOWN: Final = 4
 
 
-def listhtml_page(
+def list_page(
     runs: Sequence[StoredRun], *, total: int, store: str, state: str = "", text: str = ""
 ) -> str:
     """Return the list of runs; `total` counts all runs of the store, shown or not."""
@@ -53,7 +53,7 @@ def listhtml_page(
     return html_page("Runs", f"{body}<section>{table}</section>")
 
 
-def runhtml_page(run: StoredRun) -> str:
+def run_page(run: StoredRun) -> str:
     """Return the page of one run: verdict, commands to repeat it, files, and its meta.json."""
     style = run.state if run.state in STATES[:3] else "unknown"
     link = f"/runs/{quote(run.name)}"
@@ -173,12 +173,12 @@ async def _list(request: web.Request) -> web.StreamResponse:
     runs = await asyncio.to_thread(find_runs, store)
     state, text = request.query.get("state", ""), request.query.get("text", "")
     shown = matching(runs, state=state, text=text)
-    page = listhtml_page(shown, total=len(runs), store=str(store), state=state, text=text)
+    page = list_page(shown, total=len(runs), store=str(store), state=state, text=text)
     return web.Response(text=page, content_type="text/html")
 
 
 async def _run(request: web.Request) -> web.StreamResponse:
-    return web.Response(text=runhtml_page(await _found(request)), content_type="text/html")
+    return web.Response(text=run_page(await _found(request)), content_type="text/html")
 
 
 async def _file(request: web.Request) -> web.StreamResponse:

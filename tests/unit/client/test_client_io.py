@@ -71,6 +71,20 @@ async def test_a_retry_is_written_once(fault: ErrorCode | str) -> None:
         assert cluster.values() == [b"v"]
 
 
+async def test_failed_attempts_are_counted_by_code_though_they_are_retried() -> None:
+    async with asyncio.timeout(20), fake_cluster() as cluster:
+        producer = Producer(cluster.bootstrap, **QUICK)
+        assert producer.failed_attempts == {}
+        async with producer:
+            for fault in (HANG_UP, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS):
+                cluster.fault = once(PRODUCE, fault)
+                await producer.send_and_wait("t", b"v")
+            assert producer.failed_attempts == {
+                ErrorCode.NETWORK_EXCEPTION: 1,
+                ErrorCode.NOT_ENOUGH_REPLICAS: 2,
+            }
+
+
 async def test_a_dead_leaders_records_go_to_the_next() -> None:
     async with producing(**QUICK) as (cluster, producer):
         await producer.send_and_wait("t", b"0")
