@@ -154,7 +154,7 @@ def test_frames_are_whole_however_their_bytes_arrive(sizes: list[int], cut: int)
 
 
 def test_a_fetch_waits_for_nothing() -> None:
-    header, request = decode_request(load._fetch_frame("t", 2, 30)[4:])
+    header, request = decode_request(load._fetch_frame("t", 2, 30, load.FETCH_BYTES)[4:])
     assert isinstance(request, FetchRequest)
     assert (header.api_version, request.max_wait_ms, request.min_bytes) == (4, 0, 0)
     [place] = request.topics[0].partitions
