@@ -208,7 +208,9 @@ class Producer(AsyncClient[_Opened], Generic[KeyT, ValueT]):
         ticket = 0 if transactor is None else transactor.transactions.ticket()
         if size > self._record_bytes_max:
             raise self._too_large(size)
-        known = await self._wait_in_line(opened, topic, size)
+        known = self._topics.get(topic)
+        if known is None or self._owes_turn or topic in self._lines or not self._has_room(size):
+            known = await self._wait_in_line(opened, topic, size)
         queue = self._queue_for(known, topic, prepared.partition, fields[1], size)
         if transactor is not None:
             transactor.transactions.admit(ticket, queue.topic_partition)

@@ -90,6 +90,10 @@ class Inbox:
 
     # --- in any thread ---
 
+    def topic(self, name: str) -> TopicQueues | None:
+        """Return the partitions of a topic that was used before."""
+        return self._topics.get(name)
+
     def put(
         self, name: str, partition: int | None, record: RecordFields, size: int, outcome: Outcome
     ) -> bool:

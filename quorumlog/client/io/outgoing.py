@@ -15,7 +15,7 @@ from quorumlog.client.core.record_columns import RecordFields
 from quorumlog.client.core.topic_queues import TopicQueues
 from quorumlog.client.errors import CallableError, KafkaError
 from quorumlog.client.interceptors import AnyProducerRecord, ProducerInterceptor
-from quorumlog.client.io.delivery import Deliveries, Delivery
+from quorumlog.client.io.delivery import Deliveries, Delivery, Outcome
 from quorumlog.client.io.interception import Interception, overridden
 from quorumlog.client.records import Headers, ProducerRecord
 from quorumlog.client.settings import Partitioner, ProducerSettings, Serializer
@@ -59,10 +59,13 @@ class Outgoing:
 
     async def send_prepared(self, prepared: Prepared, buffer: Buffer) -> Delivery:
         """Buffer a prepared record; the interceptors receive its outcome."""
-        with self.reporting(prepared.record):
+        try:
             delivery = await buffer(prepared)
+        except BaseException as error:
+            self.refuse(prepared.record, error)
+            raise
         if self._on_acknowledgement:
-            delivery.call_when_done(partial(self._acknowledge, prepared.record, delivery))
+            delivery.call_when_done(partial(self.acknowledge, prepared.record, delivery))
         return delivery
 
     async def send_rows(
@@ -100,7 +103,7 @@ class Outgoing:
         """
         if self._on_send:
             record = self._interception.chain(self._on_send, record)
-        with self.reporting(record):
+        try:
             key = _serialized("key_serializer", self._key_serializer, record.key)
             value = _serialized("value_serializer", self._value_serializer, record.value)
             headers = tuple(record.headers)
@@ -109,6 +112,9 @@ class Outgoing:
             if timestamp_ms is None:
                 timestamp_ms = clock.wall_ns() // 1_000_000
             check_timestamp(timestamp_ms)
+        except BaseException as error:
+            self.refuse(record, error)
+            raise
         partition: int | Choice | None = record.partition
         if partition is None and self._partitioner is not None:
             partition = partial(_chosen, self._partitioner, key, record.topic)
@@ -121,19 +127,15 @@ class Outgoing:
         """True if an interceptor receives the outcomes of records."""
         return bool(self._on_acknowledgement)
 
-    def _acknowledge(self, record: AnyProducerRecord, delivery: Delivery) -> None:
-        error = delivery.exception()
-        metadata = delivery.result() if error is None else None
+    def acknowledge(self, record: AnyProducerRecord, outcome: Outcome) -> None:
+        """Let the interceptors handle the outcome of a record that is done."""
+        error = outcome.exception()
+        metadata = outcome.metadata() if error is None else None
         self._interception.notify(self._on_acknowledgement, record, metadata, error)
 
-    @contextmanager
-    def reporting(self, record: AnyProducerRecord) -> Iterator[None]:
-        """Let the interceptors handle an error of the block: the record is not buffered."""
-        try:
-            yield
-        except BaseException as error:
-            self._interception.notify(self._on_acknowledgement, record, None, error)
-            raise
+    def refuse(self, record: AnyProducerRecord, error: BaseException) -> None:
+        """Let the interceptors handle the error of a record that is not buffered."""
+        self._interception.notify(self._on_acknowledgement, record, None, error)
 
     @contextmanager
     def _reporting_all(self, prepared: Iterable[Prepared]) -> Iterator[None]:
@@ -141,7 +143,7 @@ class Outgoing:
             yield
         except BaseException as error:
             for one in prepared:
-                self._interception.notify(self._on_acknowledgement, one.record, None, error)
+                self.refuse(one.record, error)
             raise
 
 

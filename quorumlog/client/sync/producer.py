@@ -2,10 +2,11 @@
 
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, Generic, TypeVar, Unpack, overload
 
 from quorumlog import clock
-from quorumlog.client.core.batch import check_timestamp, checked_record_size
+from quorumlog.client.core.batch import Batch, check_timestamp, checked_record_size
 from quorumlog.client.core.record_columns import Column
 from quorumlog.client.io.delivery import Deliveries, Outcome, wait_until_done
 from quorumlog.client.io.inbox import PENDING, Inbox
@@ -39,6 +40,29 @@ class SyncDelivery(Outcome):
         if self._inbox is not None:
             self._inbox.admit_all()
         await wait_until_done(self._batch)
+
+
+class _NotedDelivery(SyncDelivery):
+    """A delivery whose outcome interceptors receive."""
+
+    __slots__ = ("_outgoing", "_record")
+
+    def __init__(
+        self,
+        timestamp_ms: int,
+        loop: LoopThread,
+        inbox: Inbox,
+        outgoing: Outgoing,
+        record: ProducerRecord[Any, Any],
+    ) -> None:
+        super().__init__(timestamp_ms, loop, inbox)
+        self._outgoing: Final = outgoing
+        self._record: Final = record
+
+    def place(self, batch: Batch, index: int) -> None:
+        """Set the record's batch: on the loop, or at the end of the producer."""
+        super().place(batch, index)
+        self.call_when_done(partial(self._outgoing.acknowledge, self._record, self))
 
 
 class SyncDeliveries(Sequence[SyncDelivery]):
@@ -147,13 +171,26 @@ class SyncProducer(Blocking[Producer[Any, Any]], Generic[KeyT, ValueT]):
         if outgoing is None:
             raise RuntimeError(CLOSED)  # a signal handler calls before the producer is open
         prepared, inbox = outgoing.prepare(record), self._inbox
-        delivery = SyncDelivery(prepared.fields[0], self._loop, inbox)
-        is_plain = not outgoing.acknowledges and not callable(prepared.partition)
-        if is_plain and inbox is not None and self._is_open and self._loop.may_be_called():
-            topic, partition = prepared.record.topic, prepared.record.partition
-            if inbox.put(topic, partition, prepared.fields, prepared.size, delivery):
-                return delivery
-        call = outgoing.send_prepared(prepared, buffer_of(self._client))
+        record, partition, fields, size = prepared
+        delivery = SyncDelivery(fields[0], self._loop, inbox)
+        if inbox is not None and self._is_open and self._loop.may_be_called():
+            noted = delivery
+            if outgoing.acknowledges:
+                noted = _NotedDelivery(fields[0], self._loop, inbox, outgoing, record)
+            try:
+                if callable(partition) and (known := inbox.topic(record.topic)) is not None:
+                    partition = partition(known)
+                is_in = not callable(partition) and inbox.put(
+                    record.topic, partition, fields, size, noted
+                )
+            except Exception as error:
+                outgoing.refuse(record, error)
+                raise
+            if is_in:
+                return noted
+        call = outgoing.send_prepared(
+            prepared._replace(partition=partition), buffer_of(self._client)
+        )
         delivery.follow(self._run(call))
         return delivery
 

@@ -31,7 +31,7 @@ from quorumlog.client.settings import ConsumerOptions, ProducerOptions
 from quorumlog.client.sync import SyncConsumer, SyncProducer
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.records import Record, decode_batch, encode_batch
-from tests.support.client.fake_cluster import PRODUCE, FakeCluster, T, fake_cluster
+from tests.support.client.fake_cluster import PRODUCE, SILENCE, FakeCluster, T, fake_cluster
 from tests.support.client.opened import consuming, in_group, producing
 
 T1 = T._replace(partition=1)
@@ -180,6 +180,37 @@ def test_a_partitioner_of_a_blocking_producer_keeps_the_order(brokers: FakeClust
         for number in range(50):
             producer.send("t", b"%d" % number)
     assert brokers.values(T1) == [b"%d" % number for number in range(50)]
+
+
+def test_a_partitioner_is_called_once_for_a_record(brokers: FakeCluster) -> None:
+    brokers.topics["t"] = 2
+    calls = count()
+    options: ProducerOptions = {
+        "partitioner": lambda *_: next(calls) % 2,
+        "batch_size": 200,
+        "buffer_memory": 400,
+    }
+    with SyncProducer(brokers.bootstrap, **options) as producer:
+        for number in range(40):  # most wait for room, on the loop
+            producer.send("t", b"%d" % number)
+    assert [brokers.values(name) for name in (T, T1)] == [
+        [b"%d" % number for number in range(begin, 40, 2)] for begin in range(2)
+    ]
+
+
+def test_a_closed_blocking_producer_reports_each_record_once(brokers: FakeCluster) -> None:
+    noting = Noting()
+    brokers.fault = lambda _, api: SILENCE if api == PRODUCE else None
+    options: ProducerOptions = {
+        "delivery_timeout_ms": 600,
+        "request_timeout_ms": 500,
+        "interceptors": [noting],
+    }
+    with SyncProducer(brokers.bootstrap, **options) as producer:
+        for number in range(20):
+            producer.send("t", b"%d" % number)
+    assert [value for value, _, _ in noting.outcomes] == [b"%d" % n for n in range(20)]
+    assert all(isinstance(error, KafkaError) for _, _, error in noting.outcomes)
 
 
 # --- deserializers ---
