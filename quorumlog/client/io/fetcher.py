@@ -191,10 +191,14 @@ class Fetcher:
 
     def _by_broker(self, now_ms: float) -> dict[int, list[_Ask]]:
         asks: dict[int, list[_Ask]] = {}
+        metadata, connected = self._cluster.metadata, set[int]()
         for position in self._positions.fetchable(now_ms):
-            leader = self._cluster.leader(position.topic_partition)
-            if leader is None:
-                continue
+            leader = metadata.leader(position.topic_partition)
+            if leader is None or leader.broker_id not in connected:  # once for each broker
+                leader = self._cluster.leader(position.topic_partition)
+                if leader is None:
+                    continue
+                connected.add(leader.broker_id)
             if not self._positions.maybe_enter(position, leader.topic_id):
                 self._note_outlived(position)
                 continue
