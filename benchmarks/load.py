@@ -191,7 +191,7 @@ def throughput(
     )
 
 
-def _fetch_frame(topic: str, partition: int, offset: int, fetch_bytes: int) -> bytes:
+def _fetch_frame(topic: str, partition: int, offset: int, fetch_bytes: int = FETCH_BYTES) -> bytes:
     """Build a Fetch that waits for nothing."""
     place = FetchPartition(
         partition=partition, fetch_offset=offset, partition_max_bytes=fetch_bytes

@@ -13,6 +13,7 @@ import pytest
 
 from quorumlog.chaos.drivers import aiokafka_driver, client_driver, confluent_driver, registry
 from quorumlog.chaos.drivers.aiokafka_driver import AiokafkaDriver
+from quorumlog.chaos.drivers.client_driver import ClientDriver
 from quorumlog.chaos.drivers.driver import (
     CAPABILITIES,
     AnyDriver,
@@ -226,8 +227,26 @@ def test_capabilities_are_known_and_a_driver_with_limits_keeps_them() -> None:
     assert limited(driver) is driver
 
 
+def test_the_settings_of_producers_are_acks_and_idempotence() -> None:
+    driver = ClientDriver().with_producers({"acks": "1", "enable.idempotence": "false"})
+    assert driver.producing == {"acks": 1, "enable_idempotence": False}
+    assert ClientDriver().producing == {}
+    assert load_driver("client", producer={"acks": "1"}).capabilities == driver.capabilities
+    with pytest.raises(ValueError, match=r"linger\.ms"):
+        load_driver("client", producer={"linger.ms": "1"})
+    with pytest.raises(ValueError, match="value of acks"):
+        load_driver("client", producer={"acks": "2"})
+
+
+@pytest.mark.parametrize("name", ["aiokafka", "kafka-python", "confluent"])
+def test_other_drivers_have_no_settings_of_producers(name: str) -> None:
+    pytest.importorskip(name.replace("-python", "").replace("confluent", "confluent_kafka"))
+    with pytest.raises(ValueError, match=f"driver {name} has no settings of producers"):
+        load_driver(name, producer={"acks": "1"})
+
+
 def test_an_unable_driver_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def load(name: str, *_: object) -> AnyDriver:
+    def load(name: str, *_: object, **__: object) -> AnyDriver:
         if name == "confluent":
             raise DriverUnavailable(name)
         return load_driver("client") if name == "client" else limited(LogInMemory())
