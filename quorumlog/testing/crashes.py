@@ -25,7 +25,14 @@ from quorumlog.cluster.waits import TookTooLong
 
 TIMEOUT_S: Final = 60.0
 # Each process is a fork of one that has made these imports, and that has no other threads.
-_PRELOADED: Final = ("pytest", "quorumlog.client.sync", "quorumlog.testing.crashes")
+_PRELOADED: Final = (
+    "pytest",
+    "quorumlog.chaos.control.manual_nemesis",  # of the annotations of tests
+    "quorumlog.client.sync",
+    "quorumlog.cluster",
+    "quorumlog.testing.crashes",
+    "quorumlog.testing.topics",
+)
 
 
 class ProgramFailed(Exception):
