@@ -16,11 +16,14 @@ Process = Callable[[Batch, SyncConsumer, SyncProducer, str], None]
 
 @contextmanager
 def open_clients(
-    bootstrap: str, orders: str, transactional_id: str | None = None
+    bootstrap: str, orders: str, transactional_id: str | None = None, linger_ms: float = 5
 ) -> Iterator[tuple[SyncConsumer, SyncProducer]]:
-    """Yield a consumer in the group of these orders, and a producer."""
+    """Yield a consumer in the group of these orders, and a producer.
+
+    A record that is sent waits in memory for others of its batch, for `linger_ms`.
+    """
     with (
-        SyncProducer(bootstrap, transactional_id=transactional_id) as producer,
+        SyncProducer(bootstrap, transactional_id=transactional_id, linger_ms=linger_ms) as producer,
         SyncConsumer(
             bootstrap,
             group_id=f"billing-{orders}",

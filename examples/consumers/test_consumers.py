@@ -5,6 +5,7 @@ A step is a line of `process`. An order without an invoice is lost, one with two
 
 from collections import Counter
 from itertools import count
+from typing import Any
 
 import at_least_once
 import at_most_once
@@ -21,17 +22,17 @@ LOST, TWICE = "has no invoice", "is billed twice"
 
 
 def process_a_batch(
-    bootstrap: str, orders: str, invoices: str, process: Process, transactional_id: str | None
+    bootstrap: str, orders: str, invoices: str, process: Process, *settings: Any
 ) -> None:
-    with open_clients(bootstrap, orders, transactional_id) as (consumer, producer):
+    with open_clients(bootstrap, orders, *settings) as (consumer, producer):
         process(next(batches(consumer)), consumer, producer, invoices)
 
 
 def process_the_rest(
-    bootstrap: str, orders: str, invoices: str, process: Process, transactional_id: str | None
+    bootstrap: str, orders: str, invoices: str, process: Process, *settings: Any
 ) -> None:
     partition = TopicPartition(orders, 0)
-    with open_clients(bootstrap, orders, transactional_id) as (consumer, producer):
+    with open_clients(bootstrap, orders, *settings) as (consumer, producer):
         end = consumer.end_offsets([partition])[partition]
         while not (done := consumer.committed([partition])) or done[partition].offset < end:
             process(next(batches(consumer)), consumer, producer, invoices)
@@ -46,11 +47,16 @@ class Crashes:
         self.cluster, self.make_topic, self.nemesis = cluster, make_topic, nemesis
 
     def check(
-        self, process: Process, transactional_id: str | None = None, *, allowed: set[str]
+        self,
+        process: Process,
+        transactional_id: str | None = None,
+        linger_ms: float = 5,
+        *,
+        allowed: set[str],
     ) -> None:
         """Fail unless the crashes have exactly the effects that are allowed."""
         orders, invoices = self.make_topic(), self.make_topic()
-        program = (self.cluster.bootstrap, orders, invoices, process, transactional_id)
+        program = (self.cluster.bootstrap, orders, invoices, process, transactional_id, linger_ms)
         crashes: list[Crash | None] = []  # by number of the order
         with SyncProducer(self.cluster.bootstrap, linger_ms=0) as shop:
             for step in count(1):
@@ -120,7 +126,7 @@ def test_a_commit_before_the_work_is_found(crashes: Crashes) -> None:
 
 def test_a_commit_before_the_acknowledgement_is_found(crashes: Crashes) -> None:
     with pytest.raises(AssertionError, match=LOST):
-        crashes.check(commit_before_the_acknowledgement, allowed={TWICE})
+        crashes.check(commit_before_the_acknowledgement, linger_ms=10_000, allowed={TWICE})
 
 
 def test_a_commit_beside_the_transaction_is_found(crashes: Crashes) -> None:

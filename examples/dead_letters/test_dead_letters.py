@@ -38,9 +38,11 @@ class Warehouse:
 
 
 @contextmanager
-def open_clients(bootstrap: str, orders: str) -> Iterator[tuple[SyncConsumer, SyncProducer]]:
+def open_clients(
+    bootstrap: str, orders: str, linger_ms: float
+) -> Iterator[tuple[SyncConsumer, SyncProducer]]:
     with (
-        SyncProducer(bootstrap) as producer,
+        SyncProducer(bootstrap, linger_ms=linger_ms) as producer,
         SyncConsumer(
             bootstrap,
             group_id=f"worker-{orders}",
@@ -59,9 +61,11 @@ def process_without_waits(
     worker.process(batch, consumer, producer, dead, handle, waits_s=(0, 0, 0))
 
 
-def work(bootstrap: str, orders: str, dead: str, file: Path, process: Process) -> None:
+def work(
+    bootstrap: str, orders: str, dead: str, file: Path, process: Process, linger_ms: float
+) -> None:
     partition, warehouse = TopicPartition(orders, 0), Warehouse(file)
-    with open_clients(bootstrap, orders) as (consumer, producer):
+    with open_clients(bootstrap, orders, linger_ms) as (consumer, producer):
         end = consumer.end_offsets([partition])[partition]
         while not (done := consumer.committed([partition])) or done[partition].offset < end:
             if batch := consumer.poll(1_000):
@@ -78,9 +82,9 @@ class Crashes:
         self.orders, self.dead = make_topic(), make_topic()
         file.touch()
 
-    def check(self, process: Process) -> None:
+    def check(self, process: Process, linger_ms: float = 5) -> None:
         """Fail unless, after every crash, the numbers are shipped and the junk is a dead letter."""
-        place = (self.cluster.bootstrap, self.orders, self.dead, self.file, process)
+        place = (self.cluster.bootstrap, self.orders, self.dead, self.file, process, linger_ms)
         steps = [worker.process if process is process_without_waits else process]
         with SyncProducer(self.cluster.bootstrap, linger_ms=0) as shop:
             for step in count(1):
@@ -153,14 +157,16 @@ def commit_before_the_acknowledgement(
 
 
 @pytest.mark.parametrize(
-    ("mistake", "found"),
+    ("mistake", "linger_ms", "found"),
     [
-        (bury_every_error, "order 1 is a dead letter, and not at fault"),
-        (retry_every_error, "'junk 1' blocks the orders behind it"),
-        (commit_before_the_acknowledgement, "'junk [0-9]+' is lost: kill -9"),
+        (bury_every_error, 5, "order 1 is a dead letter, and not at fault"),
+        (retry_every_error, 5, "'junk 1' blocks the orders behind it"),
+        (commit_before_the_acknowledgement, 10_000, "'junk [0-9]+' is lost: kill -9"),
     ],
-    ids=lambda given: getattr(given, "__name__", ""),
+    ids=["buried", "retried", "committed-before"],
 )
-def test_a_mistake_is_found(mistake: Process, found: str, crashes: Crashes) -> None:
+def test_a_mistake_is_found(
+    mistake: Process, linger_ms: float, found: str, crashes: Crashes
+) -> None:
     with pytest.raises(AssertionError, match=found):
-        crashes.check(mistake)
+        crashes.check(mistake, linger_ms)

@@ -76,9 +76,11 @@ def count(
         for word in (record.value or b"").split():
             changes[word] = changes.get(word, counts.get(word, 0)) + 1
     with producer.transaction():
-        for word, total in changes.items():
-            value = b"%d" % total
-            producer.send(changelog.topic, value, word, partition=changelog.partition)
+        totals = [b"%d" % total for total in changes.values()]
+        sent = producer.send_many(
+            changelog.topic, totals, [*changes], partition=changelog.partition
+        )
+        sent.result()
         position = {TopicPartition(last.topic, last.partition): last.offset + 1}
         producer.send_offsets_to_transaction(position, consumer.group_metadata())
     counts.update(changes)

@@ -25,7 +25,14 @@ from quorumlog.cluster.waits import TookTooLong
 
 TIMEOUT_S: Final = 60.0
 # Each process is a fork of one that has made these imports, and that has no other threads.
-_PRELOADED: Final = ("pytest", "quorumlog.client.sync", "quorumlog.testing.crashes")
+_PRELOADED: Final = (
+    "pytest",
+    "quorumlog.chaos.control.manual_nemesis",  # of the annotations of tests
+    "quorumlog.client.sync",
+    "quorumlog.cluster",
+    "quorumlog.testing.crashes",
+    "quorumlog.testing.topics",
+)
 
 
 class ProgramFailed(Exception):
@@ -59,11 +66,13 @@ def killed_at(
 
     A step is a line that is executed, or a return, in one of the functions `within`; the first is
     number 1. Returns None if the function returned before that step. The functions are functions of
-    modules, and the arguments can be pickled. Raises ValueError for a step below 1, ProgramFailed,
-    and TookTooLong.
+    modules, and the arguments can be pickled. Raises ValueError for a step below 1, TypeError
+    for a function without lines, ProgramFailed, and TookTooLong.
     """
     if step < 1:
         raise ValueError(f"the first step is 1, not {step}")
+    for one in within:
+        _code_of(one)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*_PRELOADED])
     receiver, sender = context.Pipe(duplex=False)
@@ -107,7 +116,9 @@ def _run(
 
 
 def _code_of(function: Callable[..., object]) -> CodeType:
-    code: CodeType = inspect.unwrap(function).__code__
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if not isinstance(code, CodeType):
+        raise TypeError(f"within: {function!r} is no function that is written in Python")
     return code
 
 

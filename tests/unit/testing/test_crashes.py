@@ -97,6 +97,11 @@ def test_a_program_that_waits_is_ended(tmp_path: Path) -> None:
         killed_at(9, wait_for_ever, tmp_path, within=[wait_for_ever], timeout_s=0.1)
 
 
+def test_a_function_without_lines_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="within: <built-in function len> is no function"):
+        killed_at(1, fail, tmp_path, within=[len])
+
+
 def test_a_step_below_one_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="the first step is 1, not 0"):
         killed_at(0, fail, tmp_path, within=[fail])
