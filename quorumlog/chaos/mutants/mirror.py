@@ -1,16 +1,30 @@
 """Mirrors that break one rule each. The workload `mirror` starts them; the nodes have no bug."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Final
 
 from quorumlog.chaos.mutants.mutant import Mutants
-from quorumlog.chaos.mutants.parts import REAL_PARTS, broken_parts
+from quorumlog.chaos.mutants.parts import Parts
 from quorumlog.client import ConsumerRecord, TopicPartition
 from quorumlog.mirror.core.copies import Copies
 from quorumlog.mirror.io.transfer import OwnRecord, Polled, Transfer
 
-MIRRORS: Final = Mutants("mirror", partial(broken_parts, sound=REAL_PARTS))
+_CLASSES: Final = {"new_copies": Copies, "new_transfer": Transfer}
+
+
+def _broken_mirror(*broken: type[Any]) -> Parts:
+    """Return the real parts of a node, and each class in the place of the one that it inherits."""
+    return Parts(
+        mirror={
+            name: one
+            for one in broken
+            for name, sound in _CLASSES.items()
+            if issubclass(one, sound)
+        }
+    )
+
+
+MIRRORS: Final = Mutants("mirror", _broken_mirror)
 
 
 @MIRRORS.breaks("a mirror commits its position before it sends the records")

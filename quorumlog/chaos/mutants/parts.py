@@ -3,8 +3,8 @@
 A simulated world takes `Parts` as they are; `registry` makes the `NodeDependencies` of a node.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Final, TypeVar, cast
 
 from quorumlog.broker.authentication.core.session import SaslSession
@@ -19,8 +19,6 @@ from quorumlog.broker.transactions.core.rules import SOUND, TransactionRules
 from quorumlog.metadata_quorum.controller.controller import Controller
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.driver.driver import Driver
-from quorumlog.mirror.core.copies import Copies
-from quorumlog.mirror.io.transfer import Transfer
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.messages.fetch import FetchRequest
@@ -85,7 +83,7 @@ class Parts:
     disk: wraps the disk of a machine in the disk that its node uses.
     responses: makes the object that changes responses; None: they are sent as they are.
     acl_index, authorizer, session: the classes that decide about rights and about SASL.
-    mirror_copies, mirror_transfer: the state and the producers of a mirror beside the nodes.
+    mirror: classes of a mirror beside the nodes, by their fields of MirrorDependencies.
     """
 
     partition: PartitionRules = KAFKA_RULES
@@ -103,8 +101,7 @@ class Parts:
     acl_index: type[AclIndex] = AclIndex
     authorizer: type[Authorizer] = Authorizer
     session: type[SaslSession] = SaslSession
-    mirror_copies: type[Copies] = Copies
-    mirror_transfer: type[Transfer] = Transfer
+    mirror: Mapping[str, type[Any]] = field(default_factory=dict)
 
 
 REAL_PARTS: Final = Parts()
@@ -116,7 +113,7 @@ _CLASSES: Final[tuple[tuple[str, type[Any]], ...]] = (
     ("log", Log), ("directory", LogDirectory), ("flusher", LogFlusher), ("disk", HandsOn),
     ("controller", Controller), ("quorum", Quorum), ("driver", Driver),
     ("responses", ChangedResponses), ("acl_index", AclIndex), ("authorizer", Authorizer),
-    ("session", SaslSession), ("mirror_copies", Copies), ("mirror_transfer", Transfer),
+    ("session", SaslSession),
 )  # fmt: skip
 
 

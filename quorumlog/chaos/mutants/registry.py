@@ -80,10 +80,7 @@ class NodeMutant(Mutant):
     @property
     def mirror(self) -> MirrorDependencies:
         """The parts of a mirror that runs beside the nodes."""
-        parts = self.parts
-        return MirrorDependencies(
-            new_copies=parts.mirror_copies, new_transfer=parts.mirror_transfer
-        )
+        return MirrorDependencies(**self.parts.mirror)
 
 
 def _changing(changes: ChangedResponses) -> Mapping[int, ApiHandler]:

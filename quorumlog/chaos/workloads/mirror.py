@@ -9,8 +9,9 @@ or replaced: the next mirror starts while it is paused, and it resumes beside it
 must have fenced it. A run starts a second cluster as the target. In simulation, and with
 `--bootstrap`, the copies are in the cluster of the source, under their prefix.
 
-A group commits offsets at the source, in the middle of what was sent, and never reads; an observer
-reads its offsets at the target. A history holds, beside sends and reads of the source (`f`):
+A group commits offsets at the source, in the middle of the sent records, and never reads; an
+observer reads its offsets at the target. A history holds, beside sends and reads of the source
+(`f`):
 
   commit      the group commits an offset at the source. key: the partition.
   translated  the observer reads the group's offset at the target. key: the source's partition.

@@ -157,8 +157,8 @@ class Anchors:
     """
 
     def __init__(self, first: Iterable[ConsumerRecord], *, repeats: bool) -> None:
-        self._wanted: Final = [*map(digest_of, islice(first, 1 if repeats else _ANCHOR))]
-        self._last: Final = deque[tuple[bytes, int]](maxlen=len(self._wanted) or 1)
+        self._first: Final = [*map(digest_of, islice(first, 1 if repeats else _ANCHOR))]
+        self._last: Final = deque[tuple[bytes, int]](maxlen=len(self._first) or 1)
         self.seen = 0
 
     @property
@@ -167,11 +167,11 @@ class Anchors:
         return self.seen - len(self._last)
 
     def add(self, records: Iterable[ConsumerRecord]) -> list[tuple[int, int]]:
-        """Return the places that begin with the wanted records: records before it, its offset."""
+        """Return each place that begins with them: the number of records before it, its offset."""
         found = []
         for record in records:
             self._last.append((digest_of(record), record.offset))
             self.seen += 1
-            if [digest for digest, _ in self._last] == self._wanted:
-                found.append((self.seen - len(self._wanted), self._last[0][1]))
+            if [digest for digest, _ in self._last] == self._first:
+                found.append((self.seen - len(self._first), self._last[0][1]))
         return found

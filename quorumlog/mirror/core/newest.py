@@ -7,6 +7,7 @@ be on one side alone if its newest record there is a tombstone, which the other 
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -31,21 +32,21 @@ class TooManyKeys(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """The keys of one pass: those whose hash has this remainder. One process, one hash."""
+    """The keys of one pass: the remainder of their digest is `index`."""
 
     index: int = 0
     of: int = 1
 
     def has(self, key: bytes | None) -> bool:
         """Return whether the key belongs to the pass."""
-        return self.of == 1 or hash(key) % self.of == self.index
+        return self.of == 1 or int.from_bytes(_digest(key)) % self.of == self.index
 
 
 class _Newest(NamedTuple):
-    """A record. `hashes`: of value and headers. `time_ms`: NO_TIME is not compared."""
+    """A record. `digests`: of value and headers. `time_ms`: NO_TIME is not compared."""
 
     offset: int
-    hashes: tuple[int, int]
+    digests: tuple[bytes, bytes]
     time_ms: int
     is_tombstone: bool
 
@@ -92,10 +93,14 @@ class NewestByKey:
         return self._newest
 
 
+def _digest(data: bytes | None) -> bytes:
+    return b"" if data is None else blake2b(data, digest_size=8).digest()
+
+
 def _newest_of(record: ConsumerRecord) -> _Newest:
     return _Newest(
         offset=record.offset,
-        hashes=(hash(record.value), hash(record.headers)),
+        digests=(_digest(record.value), _digest(repr(record.headers).encode())),
         time_ms=NO_TIME if record.timestamp_type == LOG_APPEND_TIME else record.timestamp_ms,
         is_tombstone=record.value is None,
     )
@@ -133,7 +138,7 @@ def _of_key(newest: _Newest, copy: _Newest | None, removals: Removals) -> Differ
         if newest.is_tombstone or removals.at_target:
             return None
         return Difference(field=MISSING, upstream_offset=newest.offset, downstream_offset=None)
-    pairs = zip(("value", "headers"), newest.hashes, copy.hashes, strict=True)
+    pairs = zip(("value", "headers"), newest.digests, copy.digests, strict=True)
     field = next((name for name, one, other in pairs if one != other), None)
     times = {newest.time_ms, copy.time_ms}
     if field is None and len(times) > 1 and NO_TIME not in times:
