@@ -150,7 +150,7 @@ def status(
     from_config: FromConfig = None,
     to_config: ToConfig = None,
 ) -> None:
-    """Show each partition's position and lag, and the mirror's last checkpoint."""
+    """Show positions, lag and the last checkpoint."""
     from quorumlog.mirror import MirrorError
     from quorumlog.mirror.io.status import read_status
 
