@@ -318,6 +318,21 @@ async def has(bootstrap: str, topic: str, count: int) -> bool:
     return len(await values_at(bootstrap, topic)) >= count
 
 
+async def test_a_copy_that_was_deleted_is_not_continued_with_a_hole(sides: Sides) -> None:
+    topic = "hole"
+    copy = f"{topic}.{topic}"
+    await create(sides.source, topic)
+    await send(sides.source, topic, numbers(0, 10))
+    await copy_once(settings(sides, topic, once=True))
+    async with Admin(sides.target) as admin:
+        await admin.delete_topics([copy])
+    with pytest.raises(TopicsStopped, match="its copy was deleted at the target"):
+        await copy_once(settings(sides, topic, once=True))
+    await copy_once(settings(sides, topic, once=True, on_recreated="follow"))
+    assert await values_at(sides.target, copy) == numbers(0, 10)
+    assert not await copy_once(settings(sides, topic, once=True))
+
+
 async def test_records_that_were_deleted_before_they_were_copied_are_reported(sides: Sides) -> None:
     topic = "deleted"
     copy, place = f"{topic}.{topic}", TopicPartition(topic, 0)
@@ -399,8 +414,9 @@ async def test_a_topic_whose_record_is_too_large_stops_alone(
     await create(sides.source, small)
     await create(sides.source, great, max_message_bytes="2000000")
     await create(sides.source, shrunk)
-    await send(sides.source, small, [b"y" * 500] * 500)
-    await send(sides.source, shrunk, [*numbers(0, 10), b"x" * 100_000])
+    many = [b"%0500d" % number for number in range(500)]
+    await send(sides.source, small, many)
+    await send(sides.source, shrunk, [*numbers(0, 10), b"x" * 100_000, b"after"])
     async with Producer(sides.source, max_request_size=2_000_000) as producer:
         await producer.send_and_wait(great, b"z" * 1_500_000)
     async with Admin(sides.source) as admin:
@@ -409,8 +425,9 @@ async def test_a_topic_whose_record_is_too_large_stops_alone(
     wanted = settings(sides, f"{alias}-.*", alias=alias, once=True, exactly_once=exactly_once)
     with pytest.raises(TopicsStopped, match=f"{shrunk}: .*MESSAGE_TOO_LARGE"):
         await copy_once(wanted)
-    assert len(await values_at(sides.target, f"{alias}.{small}")) == 500
+    assert await values_at(sides.target, f"{alias}.{small}") == many
     assert len(await values_at(sides.target, f"{alias}.{great}")) == 1
+    assert b"after" not in await values_at(sides.target, f"{alias}.{shrunk}")
 
 
 async def test_the_internal_topics_of_mirrormaker_are_written(sides: Sides) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final
 
 from quorumlog import clock
@@ -19,6 +20,9 @@ from quorumlog.mirror.settings import MirrorSettings
 from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID
 
 _POLL_MS: Final = 250
+_FEW_RECORDS: Final = 1_000
+_PAUSE_S: Final = 0.02  # after few records: a transaction for each would cost more than they do
+_START_S: Final = 3.0
 _RECREATED_MS: Final = 100  # between two looks at the metadata of a re-created topic
 _GONE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
@@ -62,6 +66,7 @@ class Pump:
     is_stale: asyncio.Event = field(default_factory=asyncio.Event)
     _owed: dict[RecordKey, Content] = field(default_factory=dict)
     _dropped: set[TopicPartition] = field(default_factory=set)  # polled, but not copied
+    _retry_at_ms: float = inf  # assign again: a new partition had no leader
     _followed: int = -1  # `copies.changes` as of the assignment; -1: assign anew
 
     def owe(self, records: Iterable[OwnRecord]) -> None:
@@ -78,12 +83,14 @@ class Pump:
     async def run(self) -> None:
         """Copy for ever; with `once`, to the goals. Raises KafkaError, MirrorError, SessionOver."""
         while True:
-            if self._followed != self.copies.changes:
+            if self._followed != self.copies.changes or clock.monotonic_ms() >= self._retry_at_ms:
                 async with self.keeper.lock:
                     await self._assign()
             polled = await self._poll()
             if polled:
                 await self._copy(polled)
+                if sum(map(len, polled.values())) < _FEW_RECORDS:
+                    await asyncio.sleep(_PAUSE_S)
             elif self._owed:
                 await self._note_skipped()
                 await self.write_owed()
@@ -193,19 +200,17 @@ class Pump:
 
     async def _assign(self) -> None:
         """Read the active partitions, new partitions from their positions."""
-        self._followed = self.copies.changes
+        self._followed, self._retry_at_ms = self.copies.changes, inf
         wanted = self.copies.active_partitions()
         self._check_active(wanted)
         before = self.consumer.assignment()
         unknown = [one for one in wanted if self.copies.of(one).offset == UNKNOWN]
-        try:
-            found = await self.consumer.beginning_offsets(unknown) if unknown else {}
-        except KafkaError as error:
-            self._followed = -1
-            await self._handle(error)
-            return
+        found = await self._starts(unknown)
         for place, offset in found.items():
             self.copies.advance(place, offset, -1)
+        if len(found) < len(unknown):
+            wanted = [place for place in wanted if place in found or place not in unknown]
+            self._retry_at_ms = clock.monotonic_ms() + self.settings.refresh_interval_ms
         kept = (before & {*wanted}) - {*unknown} - self._dropped
         self._dropped.clear()
         self.consumer.assign(sorted(kept))  # a topic that was created again is assigned anew
@@ -218,6 +223,32 @@ class Pump:
                 self._seek(place)
         if self.settings.once:
             await self._set_goals(wanted, unknown)
+
+    async def _starts(self, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the log starts of new partitions, without those that have no leader now.
+
+        A partition without a leader must not keep the others waiting.
+        """
+
+        async def within_the_time(some: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+            try:
+                async with asyncio.timeout(_START_S):
+                    return await self.consumer.beginning_offsets(some)
+            except TimeoutError:
+                return {}
+            except KafkaError as error:
+                if error.passing or error.code in _GONE:
+                    self.is_stale.set()
+                    return {}
+                raise
+
+        if not places:
+            return {}
+        found = await within_the_time(places)
+        if not found and len(places) > 1:
+            answers = await asyncio.gather(*(within_the_time([one]) for one in places))
+            found = {place: offset for answer in answers for place, offset in answer.items()}
+        return found
 
     async def _set_goals(
         self, wanted: Sequence[TopicPartition], unknown: Sequence[TopicPartition]

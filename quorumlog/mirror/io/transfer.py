@@ -3,10 +3,14 @@
 Exactly once: one transaction has the records and the positions. Otherwise an idempotent producer
 has the records acknowledged first; then a transaction has the positions, so that in both modes the
 coordinator fences an older mirror of the alias (KIP-98).
+
+Without a transaction around the records, one batch of a partition is sent at a time: after a batch
+that failed or was refused, no later record of its partition may reach the target.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from itertools import takewhile
 from typing import Any, Final
 
 from quorumlog import clock
@@ -23,9 +27,10 @@ from quorumlog.client.settings import CompressionType
 from quorumlog.mirror.core.copies import Copies
 from quorumlog.mirror.core.offset_runs import runs_of
 from quorumlog.mirror.core.position_records import Content, RecordKey, encode_content, encode_key
+from quorumlog.mirror.core.slices import slice_end
 from quorumlog.mirror.settings import MirrorSettings
 
-BATCH_BYTES: Final = 128 * 1024
+BATCH_BYTES: Final = 512 * 1024
 _BATCH_ROOM: Final = 1024  # of max.message.bytes, for the batch's header and its compression
 _REQUEST_BYTES: Final = 32 * 1024 * 1024
 _BUFFER_BYTES: Final = 64 * 1024 * 1024
@@ -48,10 +53,12 @@ REFUSED: Final = frozenset(
 
 Polled = Mapping[TopicPartition, Sequence[ConsumerRecord]]
 OwnRecord = tuple[RecordKey, Content]
+Sent = dict[TopicPartition, list[tuple[Sequence[ConsumerRecord], Deliveries]]]
+"""The records of a poll that were sent, in order, with their outcomes."""
 
 
 class TopicRefused(Exception):
-    """The target refuses records of one topic; nothing of that topic's poll counts as copied."""
+    """The target refuses records of one topic."""
 
     def __init__(self, topic: str, reason: str) -> None:
         self.topic: Final = topic
@@ -104,27 +111,55 @@ class Transfer:
 
         Raises KafkaError, TopicRefused.
         """
-        if self._data is self._owner:
-            self._owner.begin_transaction()
-        sent: dict[TopicPartition, Deliveries] = {}
-        size = 0
+        sent: Sent = {}
         try:
-            for place, records in polled.items():
-                sent[place], count = await self._send(place, records)
-                size += count
-            await self._data.flush()
-            for deliveries in sent.values():
-                deliveries.raise_error()
+            if self._data is self._owner:
+                self._owner.begin_transaction()
+                size = await self._send_all(polled, sent)
+            else:
+                size = await self._send_in_steps(polled, sent)
         except KafkaError as error:
             refused = _refused(sent, polled, error)
             if refused is None:
                 raise
-            if self._data is not self._owner:  # the other topics' records are at the target
-                whole = {place: one for place, one in sent.items() if _is_whole(one)}
-                whole = {place: one for place, one in whole.items() if place.topic != refused.topic}
-                await self._record(polled, whole, own)
+            if self._data is not self._owner:
+                await self._record(_acknowledged(sent), own)
             raise refused from error
-        await self._record(polled, sent, own)
+        await self._record(sent, own)
+        return size
+
+    async def _send_all(self, polled: Polled, sent: Sent) -> int:
+        """Send all records and wait for their acknowledgement; return their bytes."""
+        size = 0
+        for place, records in polled.items():
+            deliveries, count = await self._send(place, records)
+            sent[place] = [(records, deliveries)]
+            size += count
+        await self._data.flush()
+        for parts in sent.values():
+            for _, deliveries in parts:
+                deliveries.raise_error()
+        return size
+
+    async def _send_in_steps(self, polled: Polled, sent: Sent) -> int:
+        """Send one batch of each partition at a time; return the bytes of all."""
+        size, begins = 0, dict.fromkeys(polled, 0)
+        while begins:
+            step: Sent = {}
+            for place, begin in [*begins.items()]:
+                records = polled[place]
+                end = slice_end(records, begin, self.batch_bytes)
+                part = records[begin:end]
+                deliveries, count = await self._send(place, part)
+                step[place] = [(part, deliveries)]
+                sent.setdefault(place, []).extend(step[place])
+                size += count
+                begins[place] = end
+                if end == len(records):
+                    del begins[place]
+            await self._data.flush()
+            for ((_, deliveries),) in step.values():
+                deliveries.raise_error()
         return size
 
     async def write(self, own: Sequence[OwnRecord]) -> None:
@@ -132,17 +167,19 @@ class Transfer:
         self._owner.begin_transaction()
         await self._commit(own)
 
-    async def _record(
-        self, polled: Polled, sent: Mapping[TopicPartition, Deliveries], own: Sequence[OwnRecord]
-    ) -> None:
+    async def _record(self, sent: Sent, own: Sequence[OwnRecord]) -> None:
         """Write the positions after acknowledged records and commit; then the copies advance."""
         if self._data is not self._owner:
             self._owner.begin_transaction()
         steps = []
-        for place, deliveries in sent.items():
-            records = polled[place]
-            runs = runs_of([one.offset for one in records], deliveries.stretches())
-            steps.append((place, records[-1].offset + 1, records[-1].leader_epoch, runs))
+        for place, parts in sent.items():
+            runs = [
+                run
+                for records, deliveries in parts
+                for run in runs_of([one.offset for one in records], deliveries.stretches())
+            ]
+            last = parts[-1][0][-1]
+            steps.append((place, last.offset + 1, last.leader_epoch, runs))
         # A position may be among `own`, too: the newer one comes last.
         await self._commit([*own, *(self._copies.position_record(*step) for step in steps)])
         for step in steps:
@@ -178,26 +215,35 @@ class Transfer:
         return deliveries, size
 
 
-def _refused(
-    sent: Mapping[TopicPartition, Deliveries], polled: Polled, error: KafkaError
-) -> TopicRefused | None:
+def _refused(sent: Sent, polled: Polled, error: KafkaError) -> TopicRefused | None:
     """Return the topic whose records the target refuses; None for any other error.
 
     In a transaction the first refusal fails all other batches, too: these accuse no topic.
     """
-    for place, deliveries in sent.items():
-        code = deliveries.refusal() if deliveries.done() else ErrorCode.NONE
-        if code in REFUSED:
-            reason = f"the target refuses its records: {code.name} ({error.message})"
-            return TopicRefused(place.topic, reason)
+    for place, parts in sent.items():
+        for _, deliveries in parts:
+            code = deliveries.refusal() if deliveries.done() else ErrorCode.NONE
+            if code in REFUSED:
+                reason = f"the target refuses its records: {code.name} ({error.message})"
+                return TopicRefused(place.topic, reason)
     if error.code in REFUSED and not isinstance(error, TransactionError):
-        for place in polled:
-            if place not in sent:  # the producer itself refused
+        for place, records in polled.items():
+            if sum(len(part) for part, _ in sent.get(place, ())) < len(records):
                 return TopicRefused(place.topic, f"a record is refused: {error}")
     return None
 
 
-def _is_whole(deliveries: Deliveries) -> bool:
+def _acknowledged(sent: Sent) -> Sent:
+    """Return the records before the first that is not acknowledged, of each partition."""
+    found: Sent = {}
+    for place, parts in sent.items():
+        whole = [*takewhile(lambda part: _is_acknowledged(part[1]), parts)]
+        if whole:
+            found[place] = whole
+    return found
+
+
+def _is_acknowledged(deliveries: Deliveries) -> bool:
     """Return whether every record is acknowledged."""
     if not deliveries.done():
         return False

@@ -2,13 +2,17 @@
 
 import pytest
 
-from quorumlog.client.records import OffsetAndMetadata
+from quorumlog.client.core.accumulator import Accumulator
+from quorumlog.client.core.batch import checked_record_size
+from quorumlog.client.records import ConsumerRecord, OffsetAndMetadata
+from quorumlog.client.settings import ProducerSettings
 from quorumlog.mirror.core.copies import Copies
 from quorumlog.mirror.core.group_offsets import decide_commits, translated
 from quorumlog.mirror.core.lost_positions import resume_after_loss
 from quorumlog.mirror.core.offset_runs import OffsetRun
 from quorumlog.mirror.core.position_records import Content, RecordKey
 from quorumlog.mirror.core.selection import TopicNames
+from quorumlog.mirror.core.slices import slice_end
 from quorumlog.mirror.core.topic_plan import TopicIds
 from quorumlog.wire.codec.identifiers import TopicPartition
 
@@ -139,3 +143,22 @@ def test_a_lost_position_is_reported_with_the_lost_range(
     found = resume_after_loss(position, *log, truncated_to)
     assert found.offset == offset
     assert found.message.startswith(sentence)
+
+
+@pytest.mark.parametrize("batch_bytes", [0, 100, 250, 10_000])
+def test_slices_are_the_batches_of_a_producer(batch_bytes: int) -> None:
+    sizes = [10, 90, 1, 300, 5, 5]
+    records = [
+        ConsumerRecord("t", 0, n, 0, None, b"v" * size, (), 0) for n, size in enumerate(sizes)
+    ]
+    settings = ProducerSettings(bootstrap_servers="x:1", batch_size=batch_bytes)
+    accumulator = Accumulator(settings)
+    for record in records:
+        size = checked_record_size(None, record.value, ())
+        accumulator.append(0, accumulator.queue(PLACE), (0, None, record.value, ()), size)
+    begin, slices = 0, []
+    while begin < len(records):
+        end = slice_end(records, begin, batch_bytes)
+        slices.append(end - begin)
+        begin = end
+    assert slices == [len(batch.records) for batch in accumulator.incomplete()]
