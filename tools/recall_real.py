@@ -19,7 +19,7 @@ REAL_RUNS: Final = 3
 _ALONE: Final = "--fault pause_kill --duration 12s --partitions 1"
 _ALONE_AGAIN: Final = "--fault pause_kill --duration 20s --partitions 1"
 _ON_THE_WIRE: Final = "--workload wire_rules --fault none --duration 6s"
-_MIRRORED: Final = "--workload mirror --fault none --duration 12s --nodes 1"
+_MIRRORED: Final = "--workload mirror --fault none --duration 20s --nodes 1"
 _SHRINKS: Final = (
     "--fault lag-kill --duration 20s --partitions 4 --replication 2"
     " --config replica.lag.time.max.ms=300"
@@ -57,7 +57,7 @@ REAL_OPTIONS: Final[dict[str, str]] = {
     ),
     "truncates_to_its_high_watermark": "--fault late_start --duration 20s --partitions 4",
     "alters_some_copies": "--fault none --duration 5s",
-    "commits_positions_first": f"{_MIRRORED} --workload-option life_ms=700",
+    "commits_positions_first": _MIRRORED,
     "translates_one_too_far": _MIRRORED,
     "resumes_in_reverse": _MIRRORED,
 }

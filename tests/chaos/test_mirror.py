@@ -4,9 +4,9 @@ import pytest
 
 from quorumlog.chaos.checkers import Verdict, check_history
 from quorumlog.chaos.checkers.checker import Facts
-from quorumlog.chaos.checkers.mirror import COPIED_ONCE
 from quorumlog.chaos.checkers.registry import judges_of
 from quorumlog.chaos.history import Message
+from quorumlog.chaos.history.model import COPIED_ONCE
 from tests.support.chaos.hand_made_histories import STEP_NS, History, found
 
 KEY = "x-0"

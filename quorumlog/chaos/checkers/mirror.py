@@ -36,6 +36,7 @@ from quorumlog.chaos.checkers.findings import (
     rows_of,
 )
 from quorumlog.chaos.checkers.verdict import Anomaly, Partial, Severity
+from quorumlog.chaos.history.model import COPIED_ONCE
 
 ANOMALIES: Final = (
     Anomaly("lost-copy", "A record has no copy, although later records of its partition have one."),
@@ -58,8 +59,6 @@ ANOMALIES: Final = (
 )
 _MODEL: Final = "mirror"
 _OWN: Final = frozenset({"copy", "commit", "translated", "mirror"})
-COPIED_ONCE: Final = "copy_once"
-"""The micro-operation of a copy of a mirror that copies exactly once."""
 _COPIES: Final = frozenset({"copy", COPIED_ONCE})
 _LOG: Final = frozenset({"send", "poll", "final_poll"})
 _KINDS: Final = frozenset({*_LOG, *_COPIES, "commit", "translated"})

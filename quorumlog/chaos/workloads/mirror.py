@@ -30,11 +30,11 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final
 
-from quorumlog.chaos.checkers.mirror import COPIED_ONCE
 from quorumlog.chaos.drivers.common import records_of
 from quorumlog.chaos.drivers.driver import Record
 from quorumlog.chaos.drivers.security import of_client
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
+from quorumlog.chaos.history.model import COPIED_ONCE
 from quorumlog.chaos.workloads.idempotent_send import IdempotentSend, IdempotentSendOptions
 from quorumlog.chaos.workloads.readers import key_of, message_of
 from quorumlog.chaos.workloads.sends import attempt, record_of
