@@ -10,12 +10,12 @@ from quorumlog.chaos.checkers import check_history
 from quorumlog.chaos.history import Message, read_history, write_meta
 from quorumlog.chaos.history.operations_table import table_of
 from quorumlog.chaos.report import write_report
-from quorumlog.charts.chart import number, ticks
 from quorumlog.chaos.report.plots import latency_plot, rate_plot
 from quorumlog.chaos.report.series import key_points, run_series
 from quorumlog.chaos.run.figures import OfferedLoad
 from quorumlog.chaos.run.run_settings import RunSettings, RunSummary, meta_at_end, meta_at_start
 from quorumlog.chaos.schedule import Schedule
+from quorumlog.charts.chart import number, ticks
 from tests.support.chaos.hand_made_histories import History, rows_of
 from tests.support.chaos.random_histories import good, lose
 
