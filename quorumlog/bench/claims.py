@@ -160,7 +160,7 @@ def _acks_order(rates: _RateMap) -> _Found:
     for (mode, _, replicas), by_acks in sorted(groups.items()):
         if len(by_acks) == 3:
             none, one, everyone = by_acks[0], by_acks[1], by_acks["all"]
-            name = f"{mode}, {replicas} replicas"
+            name = f"{mode}, {replicas} replica{'s' * (replicas > 1)}"
             yield none.exceeds(one), f"{name}, acks 0 to 1: {none.over(one)}"
             yield one.exceeds(everyone), f"{name}, acks 1 to all: {one.over(everyone)}"
 

@@ -56,6 +56,7 @@ class ConfluentRun:
         load = self._load
         return {
             **self._bootstrap,
+            "log_level": 2,  # no line for each connection to a broker that was killed on purpose
             "acks": str(load.acks),
             "enable.idempotence": load.idempotent,
             "retries": min(load.retries, _LIBRARY_RETRIES_MAX),
@@ -71,8 +72,7 @@ class ConfluentRun:
         load = self._load
         topics = self._producer.list_topics(load.topic, timeout=_QUERY_S).topics
         partitions = sorted(topics[load.topic].partitions)
-        self._warm_up(partitions)
-        before = self._log_ends(partitions)
+        before = self._log_ends(partitions) + self._warm_up(partitions)
         began_s = time.monotonic()
         sent = self._send_all(partitions, began_s)
         while self._settled < sent:
@@ -92,13 +92,14 @@ class ConfluentRun:
             latency=self._latency,
         )
 
-    def _warm_up(self, partitions: list[int]) -> None:
+    def _warm_up(self, partitions: list[int]) -> int:
         until_s, number = time.monotonic() + self._load.warm_up_s, WARM_UP
         while number == WARM_UP or time.monotonic() < until_s:
             for partition in partitions:
                 self._producer.produce(self._load.topic, self._value(number), partition=partition)
                 number += 1
             self._producer.flush()
+        return number - WARM_UP
 
     def _value(self, number: int) -> bytes:
         return number.to_bytes(NUMBER_BYTES, "big") + bytes(self._load.size - NUMBER_BYTES)

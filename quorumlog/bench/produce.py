@@ -55,8 +55,8 @@ class ProduceRun:
         load, loop = self._load, asyncio.get_running_loop()
         async with self._producer() as producer:
             partitions = await producer.partitions_for(load.topic)
-            await self._warm_up(producer, partitions)
             before = await self._log_ends(partitions)
+            before += await self._warm_up(producer, partitions)
             earlier = Counter(_codes(producer))
             began_s = loop.time()
             timeline = _Timeline(began_s, producer)
@@ -98,8 +98,8 @@ class ProduceRun:
     def _value(self, number: int) -> bytes:
         return number.to_bytes(NUMBER_BYTES, "big") + self._padding
 
-    async def _warm_up(self, producer: Producer, partitions: list[int]) -> None:
-        """Send until every partition has acknowledged, and for `warm_up_s` at least."""
+    async def _warm_up(self, producer: Producer, partitions: list[int]) -> int:
+        """Send to each partition, and for `warm_up_s` at least; return the number of records."""
         loop, number = asyncio.get_running_loop(), WARM_UP
         until_s = loop.time() + self._load.warm_up_s
         while number == WARM_UP or loop.time() < until_s:
@@ -107,6 +107,7 @@ class ProduceRun:
                 await producer.send(self._load.topic, self._value(number), partition=partition)
                 number += 1
             await producer.flush()
+        return number - WARM_UP
 
     async def _send_all(self, producer: Producer, partitions: list[int], began_s: float) -> int:
         """Send all records; return their number."""

@@ -161,7 +161,7 @@ class _Measuring:
             cell = planned.cell
             self._begin(f"{cell.name}, {planned.mode}")
             if cell.replicas > self._run.brokers:
-                self._leave_out(cell.name, cell.replicas)
+                self._leave_out(f"cells with {cell.replicas} replicas", cell.replicas)
                 continue
             one_by_one = planned.mode == "one-by-one"
             few = max(self._plan.messages // ONE_BY_ONE_SHARE, _ONE_BY_ONE_MIN)
@@ -183,8 +183,8 @@ class _Measuring:
     def kills(self) -> None:
         """Scenario 5."""
         if self._cluster is None:
-            self._run.left_out["5"] = (
-                "scenario 5 kills brokers, so it needs a cluster of its own: leave out --bootstrap"
+            self._run.left_out["scenario 5"] = (
+                "it kills brokers, so it needs a cluster of its own: leave out --bootstrap"
             )
             return
         chance = random.Random(f"victims of {self._plan.seed}")  # noqa: S311 - reproducible

@@ -63,6 +63,16 @@ CompressionOption = Annotated[
     Literal["none", "gzip", "snappy", "lz4", "zstd"], typer.Option(help="Compression of batches.")
 ]
 
+Linger = Annotated[
+    float, typer.Option(metavar="MS", min=0, help="Time that a batch waits for records.")
+]
+RateMax = Annotated[
+    float | None, typer.Option(metavar="N", min=0.001, help="Records a second at most.")
+]
+InFlight: Final = typer.Option(
+    help="Many records in flight, or each after the acknowledgement of the last."
+)
+
 
 @cluster_command(app)
 def produce(
@@ -75,17 +85,9 @@ def produce(
     partitions: Partitions = None,
     replication: Replication = None,
     compression: CompressionOption = "none",
-    linger_ms: Annotated[
-        float, typer.Option(metavar="MS", min=0, help="Time that a batch waits for records.")
-    ] = 5,
-    rate: Annotated[
-        float | None,
-        typer.Option(metavar="N", min=0.001, help="Records a second at most.", show_default=False),
-    ] = None,
-    mode: Annotated[
-        Literal["pipelined", "one-by-one"],
-        typer.Option(help="Many records in flight, or each after the acknowledgement of the last."),
-    ] = "pipelined",
+    linger_ms: Linger = 5,
+    rate: RateMax = None,
+    mode: Annotated[Literal["pipelined", "one-by-one"], InFlight] = "pipelined",
     idempotence: Annotated[
         bool | None, typer.Option(help="Number the records. Default: with --acks all.")
     ] = None,
@@ -237,10 +239,7 @@ def scenarios(
         Literal["client", "confluent"],
         typer.Option(help="Library that sends: quorumlog.client, or confluent-kafka."),
     ] = "client",
-    mode: Annotated[
-        Literal["pipelined", "one-by-one", "both"],
-        typer.Option(help="Many records in flight, or each after the acknowledgement of the last."),
-    ] = "both",
+    mode: Annotated[Literal["pipelined", "one-by-one", "both"], InFlight] = "both",
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the order of the runs.")] = 0,
     command_config: CommandConfig = None,
     tls_ca: TlsCa = None,
