@@ -59,6 +59,7 @@ def described(*states: NodeState, active: int = -1) -> dict[str, Any]:
                 "pid": None if state.is_dead else 70 + number,
                 "state": state.value,
                 "answers": number in views,
+                "rack": None,
                 "native_lane": {1: "on", 2: "QUORUMLOG_NATIVE=0"}.get(number * (number in views)),
                 "fenced": None if best is None else best["fenced"].get(str(number)),
             }
@@ -234,3 +235,20 @@ def test_the_document_tells_stopped_and_killed_nodes_apart(
     if everything:
         (document,) = document["clusters"]
     assert (document["stopped"], document["killed"]) == ([], [1])
+
+
+def test_a_cluster_with_racks_shows_them() -> None:
+    cluster = described(RUNNING, RUNNING, KILLED, active=1)
+    assert not any("rack" in line for line in status_lines(cluster, internal=False))
+    for node, rack in zip(cluster["nodes"], ("a", "east", None), strict=True):
+        node["rack"] = rack
+    shown = [line.split()[:4] for line in status_lines(cluster, internal=False)]
+    assert [words for words in shown if words[0] == "node"] == [
+        ["node", "1", "rack", "a"],
+        ["node", "2", "rack", "east"],
+        ["node", "3", "rack", "-"],
+    ]
+    row = {**partition(2, [2, 3]), "racks": ["a", "east", None]}
+    assert partition_line(0, row).endswith("replicas [1, 2, 3]  racks [a, east, -]")
+    row["racks"] = [None, None, None]
+    assert partition_line(0, row).endswith("replicas [1, 2, 3]")
