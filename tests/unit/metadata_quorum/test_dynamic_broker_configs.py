@@ -43,33 +43,32 @@ def values_of(names: str) -> dict[str, str]:
 
 
 WITH_EFFECT = values_of("""
+    compression.gzip.level compression.lz4.level compression.type compression.zstd.level
     follower.replication.throttled.rate leader.replication.throttled.rate log.cleaner.backoff.ms
     log.cleaner.delete.retention.ms log.cleaner.io.max.bytes.per.second
     log.cleaner.max.compaction.lag.ms log.cleaner.min.cleanable.ratio
     log.cleaner.min.compaction.lag.ms log.cleanup.policy log.flush.interval.messages
     log.flush.interval.ms log.index.interval.bytes log.index.size.max.bytes
     log.message.timestamp.after.max.ms log.message.timestamp.before.max.ms
-    log.message.timestamp.type log.retention.bytes log.retention.ms log.roll.ms log.segment.bytes
-    max.connection.creation.rate max.connections max.connections.per.ip
-    max.connections.per.ip.overrides message.max.bytes producer.id.expiration.ms
-    replica.alter.log.dirs.io.max.bytes.per.second
+    log.message.timestamp.type log.retention.bytes log.retention.ms log.roll.jitter.ms log.roll.ms
+    log.segment.bytes log.segment.delete.delay.ms max.connection.creation.rate max.connections
+    max.connections.per.ip max.connections.per.ip.overrides message.max.bytes
+    producer.id.expiration.ms replica.alter.log.dirs.io.max.bytes.per.second
 """)
 WITHOUT_EFFECT = values_of("""
-    background.threads compression.gzip.level compression.lz4.level compression.type
-    compression.zstd.level config.providers follower.fetch.last.tiered.offset.enable
+    background.threads config.providers follower.fetch.last.tiered.offset.enable
     group.consumer.assignment.interval.ms group.consumer.assignor.offload.enable
     group.coordinator.cached.buffer.max.bytes group.share.assignment.interval.ms
     group.share.assignor.offload.enable group.streams.assignment.interval.ms
     group.streams.assignor.offload.enable log.cleaner.dedupe.buffer.size
     log.cleaner.io.buffer.load.factor log.cleaner.io.buffer.size log.cleaner.threads
-    log.local.retention.bytes log.local.retention.ms log.preallocate log.roll.jitter.ms
-    log.segment.delete.delay.ms metric.reporters num.io.threads num.network.threads
-    num.recovery.threads.per.data.dir num.replica.fetchers remote.fetch.max.wait.ms
-    remote.list.offsets.request.timeout.ms remote.log.index.file.cache.total.size.bytes
-    remote.log.manager.copier.thread.pool.size remote.log.manager.copy.max.bytes.per.second
-    remote.log.manager.expiration.thread.pool.size remote.log.manager.fetch.max.bytes.per.second
-    remote.log.manager.follower.thread.pool.size remote.log.reader.threads
-    share.coordinator.cached.buffer.max.bytes
+    log.local.retention.bytes log.local.retention.ms log.preallocate metric.reporters num.io.threads
+    num.network.threads num.recovery.threads.per.data.dir num.replica.fetchers
+    remote.fetch.max.wait.ms remote.list.offsets.request.timeout.ms
+    remote.log.index.file.cache.total.size.bytes remote.log.manager.copier.thread.pool.size
+    remote.log.manager.copy.max.bytes.per.second remote.log.manager.expiration.thread.pool.size
+    remote.log.manager.fetch.max.bytes.per.second remote.log.manager.follower.thread.pool.size
+    remote.log.reader.threads share.coordinator.cached.buffer.max.bytes
 """)
 CLUSTER_NUMBER = "min.insync.replicas"
 FOR_ALL_ONLY = {
