@@ -232,14 +232,15 @@ async def copied(bootstrap: str, topic: str, count: int) -> bool:
 
 
 async def test_a_killed_mirror_loses_nothing_and_copies_nothing_twice(sides: Sides) -> None:
-    topic, count = "killed", 40_000
+    topic = "killed"
     copy = f"{topic}.{topic}"
     await create(sides.source, topic, 2)
     command = [
         sys.executable, "-m", "quorumlog", "mirror", "--from", sides.source, "--to", sides.target,
         "--topic", topic, "--alias", topic, "--exactly-once",
     ]  # fmt: skip
-    sending = asyncio.create_task(trickle(sides.source, topic, count))
+    enough = asyncio.Event()
+    sending = asyncio.create_task(trickle(sides.source, topic, enough))
     last = 0
     for _ in range(KILLS):
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
@@ -251,13 +252,14 @@ async def test_a_killed_mirror_loses_nothing_and_copies_nothing_twice(sides: Sid
         finally:
             process.send_signal(signal.SIGKILL)
             process.wait()
-    await sending
+    enough.set()
+    count = await sending
     done = await asyncio.to_thread(
         subprocess.run, [*command, "--once"], capture_output=True, text=True, timeout=TIMEOUT_S
     )
     assert done.returncode == 0, done.stderr
     for partition in range(2):
-        assert await values_at(sides.target, copy, partition) == numbers(0, count // 2)
+        assert await values_at(sides.target, copy, partition) == numbers(0, count)
     shown = await asyncio.to_thread(
         subprocess.run,
         [*command[:3], "mirror", "status", *command[4:8], "--alias", topic, "--json"],
@@ -267,18 +269,22 @@ async def test_a_killed_mirror_loses_nothing_and_copies_nothing_twice(sides: Sid
     found = json.loads(shown.stdout)
     assert found["lag"] == 0
     assert {one["partition"]: one["position"] for one in found["partitions"]} == {
-        0: count // 2,
-        1: count // 2,
+        0: count,
+        1: count,
     }
 
 
-async def trickle(bootstrap: str, topic: str, count: int) -> None:
+async def trickle(bootstrap: str, topic: str, enough: asyncio.Event) -> int:
+    """Send records to both partitions until there are enough; return the count of one partition."""
+    count = 0
     async with Producer(bootstrap) as producer:
-        values = numbers(0, count // 2)
-        for begin in range(0, len(values), 500):
+        while not enough.is_set():
             for partition in range(2):
-                await producer.send_many(topic, values[begin : begin + 500], partition=partition)
+                values = numbers(count, count + 100)
+                await producer.send_many(topic, values, partition=partition)
+            count += 100
             await asyncio.sleep(0.05)
+    return count
 
 
 async def end_of(bootstrap: str, topic: str) -> int:

@@ -185,7 +185,7 @@ class Pump:
     async def _is_complete(self) -> bool:
         """Return whether all that the source had at the start is copied, or its topic stopped."""
         active = {*self.copies.active_partitions()}
-        for place, goal in sorted((self.progress.goals or {}).items()):
+        for place, goal in list((self.progress.goals or {}).items()):
             topic = self.copies.topics[place.topic]
             if not topic.is_at_source:
                 self.copies.stop(topic.name, topic.copy, GONE)
