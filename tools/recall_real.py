@@ -57,7 +57,9 @@ REAL_OPTIONS: Final[dict[str, str]] = {
     ),
     "truncates_to_its_high_watermark": "--fault late_start --duration 20s --partitions 4",
     "alters_some_copies": "--fault none --duration 5s",
-    "commits_positions_first": _MIRRORED,
+    "commits_positions_first": (
+        f"{_MIRRORED} --workload-option pauses=0 --workload-option replacements=0"
+    ),
     "translates_one_too_far": _MIRRORED,
     "resumes_in_reverse": _MIRRORED,
 }

@@ -113,15 +113,16 @@ def test_a_mirror_copies_each_record_while_it_and_the_nodes_fail(
 
 
 @pytest.mark.parametrize(
-    ("mutant", "anomaly"),
+    ("seed", "mutant", "anomaly"),
     [
-        ("commits_positions_first", "lost-copy"),
-        ("translates_one_too_far", "translated-ahead"),
-        ("resumes_in_reverse", "reordered-copy"),
+        (1, "commits_positions_first", "lost-copy"),
+        (0, "translates_one_too_far", "translated-ahead"),
+        (0, "resumes_in_reverse", "reordered-copy"),
     ],
 )
-def test_a_broken_mirror_is_found(mutant: str, anomaly: str) -> None:
-    result = simulate_nodes(0, duration_ms=6_000, workload="mirror", faults=["kill"], mutant=mutant)
+def test_a_broken_mirror_is_found(seed: int, mutant: str, anomaly: str) -> None:
+    short: dict[str, Any] = {"duration_ms": 6_000, "options": {"life_ms": 500}}
+    result = simulate_nodes(seed, workload="mirror", faults=["kill"], mutant=mutant, **short)
     assert result.valid is False
     assert anomaly in result.anomalies
 

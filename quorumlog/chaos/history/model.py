@@ -55,9 +55,7 @@ TYPES: Final = (INVOKE, *OUTCOMES)
 NEVER_NS: Final = 1 << 62  # the completion time of an operation that never completed
 REBALANCED: Final = "rebalanced"
 MEMBER: Final = "member"  # details of a poll by a member of a group without a rebalance
-COPIED_ONCE: Final = (
-    "copy_once"  # the micro-operation of a copy, of a mirror that copies once
-)
+COPIED_ONCE: Final = "copy_once"  # the micro-operation of a copy, of a mirror that copies once
 DONE: Final = 1  # the value of a successful creation or deletion of a topic
 REFUSED: Final = 0  # of one that fails because the topic exists already, or does not exist
 IN_TXN: Final = "txn"  # details of a send or a poll that is a whole transaction

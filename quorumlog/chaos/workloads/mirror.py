@@ -60,6 +60,8 @@ _AFTERWARDS_S: Final = 10.0  # for the translation of the last commits
 _READING: Final = {"request_timeout_ms": 2_000, "default_api_timeout_ms": 5_000}
 _FIRST_PROCESS: Final = 1_000_000
 _COMMITTED: Final = {"isolation_level": "read_committed", "auto_offset_reset": "none"}
+_BEGINS_S: Final = 10.0  # a mirror that has copied nothing by then is broken all the same
+_PAUSED_SHARE: Final = 0.4  # of a life, on average
 _UNMOVED: Final = 4  # reads of the group's offsets without a change at the end
 
 
@@ -94,6 +96,7 @@ class _Mirrors:
         self._start_mirror: Final = setup.start_mirror
         self._process: Final = process
         self._number: Final = count(1).__next__
+        self.copied = 0  # the sum of the copies' ends, as of the last look
         self._running: dict[int, MirrorProcess] = {}  # by number; the last is the newest
         self._settings: Final = MirrorSettings(
             source={"bootstrap_servers": setup.bootstrap, **of_client(setup.security)},
@@ -145,11 +148,16 @@ class _Mirrors:
         await self._kill(*[*self._running][:-1])
         await self.keep()
 
-    async def _last(self, seconds: float, working: asyncio.Event) -> None:
-        """Let the mirrors run for a while."""
-        loop = asyncio.get_running_loop()
-        end_s = loop.time() + seconds
-        while working.is_set() and loop.time() < end_s:
+    async def _last(
+        self, seconds: float, working: asyncio.Event, *, until_copied: bool = True
+    ) -> None:
+        """Let the mirrors run for a while; `until_copied`: it begins with the next copy."""
+        loop, before_it = asyncio.get_running_loop(), self.copied
+        latest_s = loop.time() + (_BEGINS_S if until_copied else 0)
+        end_s: float | None = None
+        while working.is_set() and (end_s is None or loop.time() < end_s):
+            if end_s is None and (self.copied != before_it or loop.time() >= latest_s):
+                end_s = loop.time() + seconds
             await self.keep()
             await asyncio.sleep(_LOOK_S)
 
@@ -165,7 +173,8 @@ class _Mirrors:
         await mirror.pause()
         if replaced:
             await self.start()
-        await self._last(rng.expovariate(1000 / self._setup.options.life_ms), working)
+        mean_s = _PAUSED_SHARE * self._setup.options.life_ms / 1000
+        await self._last(rng.expovariate(1 / mean_s), working, until_copied=replaced)
         await mirror.resume()
         self._note("resumed", number)
 
@@ -255,12 +264,13 @@ class MirrorClients(IdempotentSend):
         await self._with_reader(self._target, working.is_set, self._observe)
 
     async def _observe(self, consumer: Consumer, process: int) -> bool:
-        """Read the group's offsets at the target."""
+        """Read the group's offsets at the target, and the ends of the copies."""
         await asyncio.sleep(_ACT_S)
         wanted = [TopicPartition(self._copy, index) for index in self._partitions]
         self._history.append(process, "invoke", "translated")
         try:
             found = await consumer.committed(wanted)
+            self._mirrors.copied = sum((await consumer.end_offsets(wanted)).values())
         except KafkaError as error:
             self._history.append(process, "fail", "translated", error=str(error))
             return True
