@@ -31,8 +31,8 @@ METHOD: Final = (
     "acks=0 a record counts once it is written to the socket. Each run begins with a warm-up of "
     "0.5 s (the first with 2 s). Pipelined: idempotence off, linger.ms 5, batches of 16 KiB, at "
     "most 5,000 records unacknowledged, {messages:,} records of 1 KiB. One by one: each record is "
-    "sent after the acknowledgement of the last; a fiftieth of the records (50 at least). Client, nodes and load "
-    "share this machine: ratios matter, not rates."
+    "sent after the acknowledgement of the last; a fiftieth of the records (50 at least). Client, "
+    "nodes and load share this machine: ratios matter, not rates."
 )
 
 

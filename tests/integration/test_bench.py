@@ -23,7 +23,7 @@ OVERTAKEN = {"OUT_OF_ORDER_SEQUENCE_NUMBER"}  # a batch arrives before the retry
 OF_DUPLICATES = {
     "duplicate", "int-poll-skip", "int-nonmonotonic-poll", "int-send-skip", "int-nonmonotonic-send"
 }  # fmt: skip
-SEEDS = 4
+SEEDS = 3
 
 
 def test_acknowledged_records_survive_killed_brokers(tmp_path: Path) -> None:
