@@ -243,9 +243,14 @@ class Verifier:
         """Compare from each place where the comparison may begin; return the best result."""
         best: VerifiedPartition | None = None
         async for beginning in self._beginnings(source, target):
+            comparison = InOrder(repeats=self._repeats)
+            source.seek(source.start)
+            while beginning.removed_at_target and (skipped := await source.read()):
+                comparison.skip(one for one in skipped if one.offset < beginning.source_offset)
+                if skipped[-1].offset >= beginning.source_offset:
+                    break
             source.seek(beginning.source_offset)
             target.seek(beginning.target_offset)
-            comparison = InOrder(repeats=self._repeats)
             difference = await self._in_step(comparison, source, target)
             result = VerifiedPartition(
                 compared=comparison.compared,

@@ -119,9 +119,17 @@ class InOrder:
         """The digest of all compared records, in order."""
         return self._all.hexdigest()
 
+    def skip(self, records: Iterable[ConsumerRecord]) -> None:
+        """Note source records whose first copies the target has lost: they may be repeated."""
+        for record in records:
+            self._remember(digest_of(record))
+
     def _note(self, digest: bytes) -> None:
         self.compared += 1
         self._all.update(digest)
+        self._remember(digest)
+
+    def _remember(self, digest: bytes) -> None:
         self._recent.append(digest)
         self._counts[digest] = self._counts.get(digest, 0) + 1
         if len(self._recent) > RECENT_MAX:

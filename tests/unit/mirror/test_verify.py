@@ -224,6 +224,14 @@ def test_equal_records_do_not_hide_where_the_copies_begin() -> None:
     assert verified(same, target).difference is None
 
 
+def test_a_record_may_be_repeated_whose_first_copy_the_target_has_lost() -> None:
+    copies = [one._replace(offset=place) for place, one in enumerate(log(0, 1, 2, 3, 1, 2, 3, 4))]
+    target = Side(copies[3:], start=3)
+    result = verified(log(*range(5)), target, settings=AT_LEAST_ONCE)
+    assert (result.difference, result.compared, result.repeated) == (None, 2, 3)
+    assert result.removed_at_target == 3
+
+
 def test_records_that_are_copied_meanwhile_are_awaited() -> None:
     late = {2: log(8, 9, start=8)}
     target = Side(log(*range(8)), grows=lambda asked: late.get(asked, ()))
