@@ -181,13 +181,21 @@ def status(
     lines = table(
         ("TOPIC", "PARTITION", "POSITION", "END", "LAG", "LAG-SECONDS"),
         [
-            (one.topic, one.partition, one.position, one.end, one.lag, _seconds(one.lag_ms))
+            (
+                *(one.topic, one.partition),
+                *map(_or_dash, (one.position, one.end, one.lag)),
+                _seconds(one.lag_ms),
+            )
             for one in found.partitions
         ],
     )
     last = "none yet" if age_ms is None else f"{_seconds(age_ms)} s ago"
     shown = [f"{name} stopped: {reason}" for name, reason in sorted(stopped.items())]
     outcome(value, *lines, *shown, f"last checkpoint: {last}", json=json)
+
+
+def _or_dash(offset: int) -> str:
+    return "-" if offset < 0 else str(offset)
 
 
 def _seconds(time_ms: int | None) -> str:

@@ -12,13 +12,14 @@ from quorumlog.cli.mirror_options import (
     Prefix,
     SameName,
     To,
+    ToAlias,
     ToConfig,
     Topics,
     prefix_of,
     settings_of,
 )
 from quorumlog.cli.options import Json, parse_duration_ms
-from quorumlog.cli.output import EXIT_FAILED, EXIT_USAGE, fail, outcome, table
+from quorumlog.cli.output import EXIT_FAILED, EXIT_USAGE, fail, one_line_errors, outcome, table
 from quorumlog.cli.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def verify(
     alias: Alias = "source",
     prefix: Prefix = None,
     same_name: SameName = False,
+    to_alias: ToAlias = None,
     exactly_once: Annotated[
         bool,
         typer.Option(
@@ -73,13 +75,15 @@ def verify(
         target_config=to_config,
         topics=tuple(topic),
         alias=alias,
+        target_alias=to_alias,
         prefix=prefix_of(prefix, same_name=same_name),
         exactly_once=exactly_once,
         **optional,
     )
+    from quorumlog.mirror import MirrorError
     from quorumlog.mirror.verify import verify as compare
 
-    with progress_bar("comparing", 1.0) as note:
+    with one_line_errors(MirrorError), progress_bar("comparing", 1.0) as note:
         found = run(compare(settings, wait_ms=parse_duration_ms(wait), note=note))
     outcome(found.as_json(), *_lines(found), json=json)
     if not found.valid:

@@ -320,8 +320,8 @@ class Consumer(AsyncClient[_Opened], Generic[KeyT, ValueT]):
         records = {} if error is not None else take(limit)
         if error is None and not records:
             error = self._positions.take_error()
-        if records or error is not None:
-            opened.fetcher.wake()  # the buffers have room again
+        # The buffers may have room again, also without records: aborted transactions were skipped.
+        opened.fetcher.wake()
         if error is not None:
             raise error
         return records

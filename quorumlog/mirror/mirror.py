@@ -146,6 +146,7 @@ class Mirror:
             topics=self.settings.topics,
             exclude=self.settings.exclude,
             prefix=self.settings.copy_prefix,
+            target_alias=self.settings.target_alias,
         )
 
 

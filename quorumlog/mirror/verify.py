@@ -12,6 +12,7 @@ records of both sides alone. Rules, per partition:
   - Without `exactly_once`, records may be copied again behind their first copies.
   - Topics that are compacted on either side: the newest record of each key is compared, as
     `core.newest` describes.
+  - A partition that the target alone has must be empty.
 
 Memory: the records of a few polls, 100,000 digests, and 200,000 keys on each side; a compacted
 partition with more keys is read several times.
@@ -22,9 +23,17 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from quorumlog.client import Admin, Consumer, ConsumerRecord, KafkaError, TopicPartition
-from quorumlog.mirror.core.comparison import AHEAD, Anchors, Difference, InOrder
-from quorumlog.mirror.core.newest import NewestByKey, Removals, Slice, TooManyKeys, compare_newest
-from quorumlog.mirror.core.selection import TopicNames
+from quorumlog.mirror.core.comparison import AHEAD, EXTRA, Anchors, Difference, InOrder
+from quorumlog.mirror.core.newest import (
+    NewestByKey,
+    Removals,
+    Slice,
+    TooManyKeys,
+    compare_behind,
+    compare_newest,
+)
+from quorumlog.mirror.core.selection import topic_names
+from quorumlog.mirror.io.positions_topic import generations_at
 from quorumlog.mirror.settings import MirrorSettings
 from quorumlog.mirror.verified import (
     NO_PARTITION,
@@ -49,16 +58,13 @@ async def verify(
 ) -> Verified:
     """Compare the topics of a mirror's settings. `wait_ms`: for records that are not copied yet.
 
-    Raises KafkaError; OFFSET_OUT_OF_RANGE if a side loses records while they are read.
+    Raises KafkaError; OFFSET_OUT_OF_RANGE if a side loses records while they are read. Raises
+    MirrorRefused for damaged records of the mirrors that write to the source.
     """
     async with Admin(**settings.source) as source, Admin(**settings.target) as target:
-        chosen = TopicNames(
-            settings.topics,
-            settings.exclude,
-            prefix=settings.copy_prefix,
-            alias=settings.alias,
-            target_alias=settings.target_alias,
-        )
+        mirrors_here = await generations_at(source, settings.source)
+        target_cluster = (await target.describe_cluster()).cluster_id
+        chosen = topic_names(settings, mirrors_here, target_cluster)
         names = [name for name in await source.list_topics() if name in chosen]
         theirs = {*await target.list_topics()}
         options: dict[str, Any] = {"isolation_level": "read_committed", "auto_offset_reset": "none"}
@@ -221,8 +227,8 @@ class Verifier:
 
     async def topic(self, name: str, copy: str, *, is_compacted: bool, note: Note) -> VerifiedTopic:
         """Compare all partitions of a topic with those of its copy. Raises KafkaError."""
-        indexes = await self._ours.partitions_for(name)
         theirs = {*await self._copies.partitions_for(copy)}
+        indexes = await self._ours.partitions_for(name)  # later: a copy grows after its topic
         found = {}
         for place, index in enumerate(indexes):
             note(place / len(indexes))
@@ -234,8 +240,21 @@ class Verifier:
             target = await _Log.open(self._copies, TopicPartition(copy, index))
             compare = self._newest if is_compacted else self._in_order
             found[index] = await compare(source, target)
+        for index in sorted(theirs - {*indexes}):
+            found[index] = await self._alone(TopicPartition(copy, index))
         note(1.0)
         return VerifiedTopic(copy=copy, compacted=is_compacted, partitions=found)
+
+    async def _alone(self, place: TopicPartition) -> VerifiedPartition:
+        """Return the result for a partition that the source does not have."""
+        log = await _Log.open(self._copies, place)
+        log.seek(log.start)
+        records = await log.read()
+        if not records:
+            return VerifiedPartition()
+        offset = records[0].offset
+        extra = Difference(field=EXTRA, upstream_offset=None, downstream_offset=offset)
+        return VerifiedPartition(difference=extra)
 
     # --- topics without compaction ---
 
@@ -270,15 +289,17 @@ class Verifier:
         """Yield where the comparison may begin, the beginning of both logs first."""
         yield _Beginning(0, 0, source.start, target.start)
         if target.start:
-            async for before, offset in self._places(target, source, most=target.start):
+            places = self._places(target, source, are_copies=True, most=target.start)
+            async for before, offset in places:
                 yield _Beginning(0, before, offset, target.start)
         if source.start:
             most = None if self._repeats else source.start
-            async for before, offset in self._places(source, target, most=most):
+            places = self._places(source, target, are_copies=False, most=most)
+            async for before, offset in places:
                 yield _Beginning(before, 0, source.start, offset)
 
     async def _places(
-        self, wanted: _Log, within: _Log, *, most: int | None
+        self, wanted: _Log, within: _Log, *, are_copies: bool, most: int | None
     ) -> AsyncIterator[tuple[int, int]]:
         """Yield where the first records of one log lie in the other: records before it, offset.
 
@@ -287,7 +308,7 @@ class Verifier:
         """
         wanted.seek(wanted.start)
         first = await wanted.read()
-        anchors = Anchors(first, repeats=self._repeats)
+        anchors = Anchors(first, are_copies=are_copies, repeats=self._repeats)
         position, tries = within.start, 0
         while tries < _ANCHORS_MAX and (most is None or anchors.passed <= most):
             within.seek(position)
@@ -369,17 +390,23 @@ class Verifier:
         source.seek(source.start)
         while records := await source.read():
             newest.add(records)
-        copied = NewestByKey(keys, end=newest.last)
+        copied, later = NewestByKey(keys, end=newest.last), NewestByKey(keys)
+        removals = Removals(at_source=source.start > 0, at_target=target.start > 0)
         patience = _Patience(self._wait_s)
         target.seek(target.start)
         while True:
             while records := await target.read():
                 copied.add(records)
-            if copied.has_end or newest.last is None or not await patience.wait():
+            await source.extend()  # after the target: all its records were in the source before
+            while records := await source.read():
+                later.add(records)
+            behind = compare_behind(newest, copied, later, removals)
+            is_whole = copied.has_end and behind is None
+            if is_whole or newest.last is None or not await patience.wait():
                 break
-            if await target.extend():
+            if await target.extend() and not copied.has_end:
                 patience.renew()
-        if newest.last is None and await source.extend():
+        if newest.last is None and later.last is not None:
             return 0, None  # its first records were written meanwhile
-        removals = Removals(at_source=source.start > 0, at_target=target.start > 0)
-        return compare_newest(newest, copied, removals)
+        compared, difference = compare_newest(newest, copied, removals)
+        return compared, difference or behind

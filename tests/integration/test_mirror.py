@@ -22,6 +22,7 @@ from quorumlog.mirror import (
     TopicsStopped,
 )
 from quorumlog.mirror.core.mm2_records import checkpoint, offset_sync
+from quorumlog.mirror.io.status import read_status
 from quorumlog.mirror.reports import Report
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mirror")]
@@ -337,6 +338,37 @@ async def test_a_copy_that_was_deleted_is_not_continued_with_a_hole(sides: Sides
     await copy_once(settings(sides, topic, once=True, on_recreated="follow"))
     assert await values_at(sides.target, copy) == numbers(0, 10)
     assert not await copy_once(settings(sides, topic, once=True))
+
+
+async def test_status_counts_every_record_that_has_no_copy(sides: Sides) -> None:
+    again, grown, new = "behind-again", "behind-grown", "behind-new"
+    for topic in (again, grown):
+        await create(sides.source, topic)
+        await send(sides.source, topic, numbers(0, 50))
+    wanted = settings(sides, "behind-.*", alias="behind", once=True)
+    await copy_once(wanted)
+    assert await behind(wanted) == {(again, 0): (50, 0), (grown, 0): (50, 0)}
+    async with Admin(sides.source) as admin:
+        await admin.delete_topics([again])
+        await admin.create_partitions({grown: 2})
+    await create(sides.source, again)
+    await create(sides.source, new)
+    await send(sides.source, again, numbers(0, 5))
+    await send(sides.source, grown, numbers(0, 6), partition=1)
+    await send(sides.source, new, numbers(0, 7))
+    found = await behind(wanted)
+    assert found == {
+        (again, 0): (-1, 5), (grown, 0): (50, 0), (grown, 1): (-1, 6), (new, 0): (-1, 7),
+    }  # fmt: skip
+    async with Admin(sides.target) as admin:
+        await admin.delete_topics([f"behind.{grown}"])
+    assert (await behind(wanted))[grown, 0] == (-1, 50)
+
+
+async def behind(wanted: MirrorSettings) -> dict[tuple[str, int], tuple[int, int]]:
+    """Return position and lag of each partition in the status of a mirror."""
+    found = (await read_status(wanted)).partitions
+    return {(one.topic, one.partition): (one.position, one.lag) for one in found}
 
 
 async def test_records_that_were_deleted_before_they_were_copied_are_reported(sides: Sides) -> None:

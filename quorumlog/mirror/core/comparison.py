@@ -45,30 +45,31 @@ class Difference:
     downstream_offset: int | None
 
 
-def digest_of(record: ConsumerRecord) -> bytes:
-    """Return 16 bytes that stand for key, value, headers and timestamp."""
+def digest_of(record: ConsumerRecord, *, is_timed: bool = True) -> bytes:
+    """Return 16 bytes that stand for key, value, headers and, if `is_timed`, timestamp."""
     digest = blake2b(digest_size=16)
     parts: list[bytes | None] = [record.key, record.value]
     for name, value in record.headers:
         parts += (name.encode(), value)
     lengths = [-1 if part is None else len(part) for part in parts]
-    digest.update(repr((record.timestamp_ms, lengths)).encode())
+    digest.update(repr((record.timestamp_ms if is_timed else None, lengths)).encode())
     for part in parts:
         digest.update(part or b"")
     return digest.digest()
 
 
 def unequal_field(source: ConsumerRecord, copy: ConsumerRecord) -> str | None:
-    """Return the first unequal field of FIELDS; None: the records are equal.
-
-    A time is not compared if the source has none, or if the target's broker has set it.
-    """
+    """Return the first unequal field of FIELDS; None: the records are equal."""
     for name in FIELDS:
-        if getattr(source, name) != getattr(copy, name):
-            is_time = name == "timestamp_ms"
-            if not is_time or (source.timestamp_ms >= 0 and copy.timestamp_type != LOG_APPEND_TIME):
-                return name
+        is_equal = getattr(source, name) == getattr(copy, name)
+        if not is_equal and (name != "timestamp_ms" or have_times(source, copy)):
+            return name
     return None
+
+
+def have_times(source: ConsumerRecord, copy: ConsumerRecord) -> bool:
+    """Return False if the source's record has no time, or if the target's broker set the copy's."""
+    return source.timestamp_ms >= 0 and copy.timestamp_type != LOG_APPEND_TIME
 
 
 class InOrder:
@@ -100,8 +101,8 @@ class InOrder:
         while target and (source or source_is_over):
             copy = target[0]
             if source and unequal_field(source[0], copy) is None:
-                self._note(digest_of(source.popleft()))
-            elif self._repeats and digest_of(copy) in self._counts:
+                self._note(source.popleft(), copy)
+            elif self._repeats and self._was_copied(copy):
                 self.repeated += 1
             else:
                 return self._difference(copy)
@@ -120,13 +121,20 @@ class InOrder:
         return self._all.hexdigest()
 
     def skip(self, records: Iterable[ConsumerRecord]) -> None:
-        """Note source records whose first copies the target has lost: they may be repeated."""
+        """Note source records whose first copies the target has lost: they may be repeated.
+
+        The copies may have had times of their own, so they are recognized without times, too.
+        """
         for record in records:
             self._remember(digest_of(record))
+            self._remember(digest_of(record, is_timed=False))
 
-    def _note(self, digest: bytes) -> None:
+    def _note(self, record: ConsumerRecord, copy: ConsumerRecord) -> None:
         self.compared += 1
+        digest = digest_of(record)
         self._all.update(digest)
+        if not have_times(record, copy):
+            digest = digest_of(record, is_timed=False)
         self._remember(digest)
 
     def _remember(self, digest: bytes) -> None:
@@ -138,8 +146,13 @@ class InOrder:
             if not self._counts[oldest]:
                 del self._counts[oldest]
 
+    def _was_copied(self, copy: ConsumerRecord) -> bool:
+        """Return whether an equal copy is among the recent copies."""
+        digests = digest_of(copy), digest_of(copy, is_timed=False)
+        return any(digest in self._counts for digest in digests)
+
     def _difference(self, copy: ConsumerRecord) -> Difference:
-        if digest_of(copy) in self._counts:
+        if self._was_copied(copy):
             return self._extra(REPEATED, copy)
         if not self.source:
             return self._extra(EXTRA, copy)
@@ -164,9 +177,11 @@ class Anchors:
     equal, else 16, or all that there are.
     """
 
-    def __init__(self, first: Iterable[ConsumerRecord], *, repeats: bool) -> None:
-        self._first: Final = [*map(digest_of, islice(first, 1 if repeats else _ANCHOR))]
-        self._last: Final = deque[tuple[bytes, int]](maxlen=len(self._first) or 1)
+    def __init__(self, first: Iterable[ConsumerRecord], *, are_copies: bool, repeats: bool) -> None:
+        """`are_copies`: the first records are the target's, else the source's."""
+        self._first: Final = [*islice(first, 1 if repeats else _ANCHOR)]
+        self._are_copies: Final = are_copies
+        self._last: Final = deque[ConsumerRecord](maxlen=len(self._first) or 1)
         self.seen = 0
 
     @property
@@ -178,8 +193,14 @@ class Anchors:
         """Return each place that begins with them: the number of records before it, its offset."""
         found = []
         for record in records:
-            self._last.append((digest_of(record), record.offset))
+            self._last.append(record)
             self.seen += 1
-            if [digest for digest, _ in self._last] == self._first:
-                found.append((self.seen - len(self._first), self._last[0][1]))
+            if len(self._last) == len(self._first) and self._are_equal():
+                found.append((self.seen - len(self._first), self._last[0].offset))
         return found
+
+    def _are_equal(self) -> bool:
+        pairs = zip(self._last, self._first, strict=True)
+        if not self._are_copies:
+            pairs = zip(self._first, self._last, strict=True)
+        return all(unequal_field(source, copy) is None for source, copy in pairs)

@@ -18,7 +18,7 @@ from quorumlog.mirror.core.comparison import (
     MISSING,
     ORDER,
     Difference,
-    digest_of,
+    unequal_field,
 )
 
 NO_TIME: Final = -1
@@ -58,23 +58,23 @@ class NewestByKey:
     record that is compared. Without a copy of `end`, all records count.
     """
 
-    def __init__(self, keys: Slice, *, end: bytes | None = None) -> None:
+    def __init__(self, keys: Slice, *, end: ConsumerRecord | None = None) -> None:
         self._keys: Final = keys
         self._end: Final = end
         self._newest: dict[bytes | None, _Newest] = {}
         self._behind: dict[bytes | None, _Newest] = {}
         self.has_end = False
-        self.last: bytes | None = None
+        self.last: ConsumerRecord | None = None
 
     def add(self, records: Iterable[ConsumerRecord]) -> None:
         """Add the next records. Raises TooManyKeys."""
         for record in records:
-            self.last = digest_of(record)
+            self.last = record
             into = self._newest if self._end is None else self._behind
             if self._keys.has(record.key):
                 into.pop(record.key, None)  # the order is that of the newest records
                 into[record.key] = _newest_of(record)
-            if self.last == self._end:
+            if self._end is not None and unequal_field(self._end, record) is None:
                 self.has_end = True
                 self._merge()
         if len(self._newest) + len(self._behind) > KEYS_MAX:
@@ -91,6 +91,10 @@ class NewestByKey:
         if not self.has_end:
             self._merge()
         return self._newest
+
+    def behind(self) -> dict[bytes | None, _Newest]:
+        """Return the newest record of each key behind the last copy of `end`, by offset."""
+        return self._behind if self.has_end else {}
 
 
 def _digest(data: bytes | None) -> bytes:
@@ -131,6 +135,26 @@ def compare_newest(
     )
     found = chain(filter(None, missing_or_other), extra, _out_of_order(ours, theirs, both))
     return len(both), next(found, None)
+
+
+def compare_behind(
+    source: NewestByKey, target: NewestByKey, later: NewestByKey, removals: Removals
+) -> Difference | None:
+    """Return the first difference of the copies behind the last compared record.
+
+    Each is of a record that the source received `later`, or it repeats the newest of its key. A key
+    that the source received later is not compared: the record may be superseded by now.
+    """
+    ours, newer = source.found(), later.found()
+    for key, copy in target.behind().items():
+        found = None
+        if key in ours:
+            found = _of_key(ours[key], copy, removals)
+        elif not copy.is_tombstone and not removals.at_source:
+            found = Difference(field=EXTRA, upstream_offset=None, downstream_offset=copy.offset)
+        if found is not None and key not in newer:
+            return found
+    return None
 
 
 def _of_key(newest: _Newest, copy: _Newest | None, removals: Removals) -> Difference | None:

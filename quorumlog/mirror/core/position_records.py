@@ -74,6 +74,7 @@ class Generation:
     topics: tuple[str, ...]
     exclude: tuple[str, ...]
     prefix: str
+    target_alias: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +157,7 @@ def decode_content(kind: str, data: bytes) -> Content | None:
                 topics=_texts(found, "topics"),
                 exclude=_texts(found, "exclude"),
                 prefix=_field(found, "prefix", str),
+                target_alias=_field(found, "target_alias", str | None),
             )
         case "checkpoint":
             stopped = _field(found, "stopped", dict)
@@ -170,6 +172,7 @@ def decode_content(kind: str, data: bytes) -> Content | None:
 
 _GENERATION: Final = (
     "instance", "started_ms", "source_cluster", "target_cluster", "topics", "exclude", "prefix",
+    "target_alias",
 )  # fmt: skip
 
 

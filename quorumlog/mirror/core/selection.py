@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from quorumlog.mirror.core.position_records import Generation
+from quorumlog.mirror.settings import MirrorSettings
 
 OWN_TOPICS: Final = r"mirror\..*\.positions"
 """Each cluster's own: the positions of the mirrors that write to it."""
@@ -86,6 +87,21 @@ class TopicNames:
             or self._target_alias in hops
             or self._alias in hops[1:]
         )
+
+
+def topic_names(
+    settings: MirrorSettings, mirrors_here: Iterable[Generation], target_cluster: str | None
+) -> TopicNames:
+    """Return the topics of a mirror. `mirrors_here`: the mirrors that write to the source."""
+    return TopicNames(
+        settings.topics,
+        settings.exclude,
+        prefix=settings.copy_prefix,
+        alias=settings.alias,
+        target_alias=settings.target_alias,
+        returning=returning_prefixes(mirrors_here, target_cluster),
+        beats=settings.mm2_compatible,
+    )
 
 
 def returning_prefixes(mirrors_here: Iterable[Generation], target_cluster: str | None) -> list[str]:

@@ -89,16 +89,17 @@ def plan_topic(
 
 
 def _replaced(source: TopicFacts, target: TopicFacts | None, recorded: TopicIds) -> str | None:
-    if _differs(source.topic_id, recorded.source):
+    if is_replaced(source.topic_id, recorded.source):
         return "the topic was deleted and created again at the source"
     if target is None:
         return "its copy was deleted at the target"
-    if _differs(target.topic_id, recorded.target):
+    if is_replaced(target.topic_id, recorded.target):
         return "its copy was deleted and created again at the target"
     return None
 
 
-def _differs(now: bytes, recorded: bytes) -> bool:
+def is_replaced(now: bytes, recorded: bytes) -> bool:
+    """Return whether another topic has the name by now; False if an id is unknown (zeros)."""
     return ZERO_TOPIC_ID not in {now, recorded} and now != recorded
 
 

@@ -23,7 +23,7 @@ from quorumlog.mirror.core.selection import (
     Expressions,
     TopicNames,
     loop_under_same_names,
-    returning_prefixes,
+    topic_names,
 )
 from quorumlog.mirror.dependencies import MirrorDependencies
 from quorumlog.mirror.errors import MirrorFenced, MirrorLoop, MirrorRefused
@@ -159,15 +159,7 @@ class Session:
         reason = loop_under_same_names(mirrors_here, target_cluster, self.identity)
         if reason is not None:
             raise MirrorLoop(reason)
-        return TopicNames(
-            self.settings.topics,
-            self.settings.exclude,
-            prefix=self.settings.copy_prefix,
-            alias=self.settings.alias,
-            target_alias=self.settings.target_alias,
-            returning=returning_prefixes(mirrors_here, target_cluster),
-            beats=self.settings.mm2_compatible,
-        )
+        return topic_names(self.settings, mirrors_here, target_cluster)
 
     # --- tasks beside the pump ---
 

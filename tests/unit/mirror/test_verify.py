@@ -71,10 +71,11 @@ class Side:
         self._grows = grows
         self._asked = 0
         self._at = 0
+        self._assigned: Sequence[TopicPartition] = ()
 
     def assign(self, partitions: Sequence[TopicPartition]) -> None:
         """Begin with no position."""
-        self._at = -1
+        self._at, self._assigned = -1, partitions
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Continue at the offset."""
@@ -86,7 +87,7 @@ class Side:
         assert self._at >= self._start, "OFFSET_OUT_OF_RANGE"
         found = [one for one in self.records if one.offset >= self._at][:3]
         self._at = found[-1].offset + 1 if found else self._end()
-        return {TopicPartition(SOURCE, 0): found, TopicPartition(COPY, 0): found}
+        return dict.fromkeys(self._assigned, found)
 
     async def position(self, partition: TopicPartition) -> int:
         """Return the next offset."""
@@ -262,6 +263,40 @@ def test_a_time_that_the_source_lacks_or_the_targets_broker_sets_is_not_compared
             assert (result.difference, result.compared) == (None, 2)
 
 
+@pytest.mark.parametrize("settings", [EXACTLY_ONCE, AT_LEAST_ONCE])
+def test_records_without_a_common_time_are_recognized_where_a_log_begins_or_repeats(
+    settings: MirrorSettings,
+) -> None:
+    appended = [one._replace(timestamp_ms=9, timestamp_type=1) for one in log(*range(40))]
+    without = [one._replace(timestamp_ms=-1) for one in log(*range(40))]
+    for source, copies in ((log(*range(40)), appended), (without, log(*range(40)))):
+        result = verified(Side(source[5:], start=5), copies, settings=settings)
+        assert (result.difference, result.removed_at_source) == (None, 5)
+        result = verified(source, Side(copies[5:], start=5), settings=settings)
+        assert (result.difference, result.removed_at_target) == (None, 5)
+        again = [*copies, *(one._replace(offset=one.offset + 20) for one in copies[20:])]
+        result = verified(source, again, settings=settings)
+        expected = None if settings is AT_LEAST_ONCE else (REPEATED, None, 40)
+        assert (found(result), result.repeated) == (expected, 0 if expected else 20)
+
+
+def test_a_repeated_copy_with_another_time_is_no_repeat() -> None:
+    copies = [*log(0, 1, 2), record(1, 3, timestamp_ms=7)]
+    assert found(verified(log(0, 1, 2), copies, settings=AT_LEAST_ONCE)) == (EXTRA, None, 3)
+
+
+def test_a_partition_of_the_copy_alone_must_be_empty() -> None:
+    for records, expected in ((log(0), (EXTRA, None, 0)), ([], None)):
+        source, target = Side(records), Side(records, partitions=2)
+
+        async def compare(source: Side = source, target: Side = target) -> VerifiedTopic:
+            verifier = Verifier(EXACTLY_ONCE, source, target, 0)
+            return await verifier.topic(SOURCE, COPY, is_compacted=False, note=lambda _: None)
+
+        topic = asyncio.run(compare())
+        assert [found(one) for one in topic.partitions.values()] == [None, expected]
+
+
 def test_a_result_says_in_a_sentence_why_it_is_not_valid() -> None:
     assert "no such topic" in Verified(topics={}).reason
     nothing = Verified(topics={"t": VerifiedTopic(copy="source.t", partitions={})})
@@ -332,8 +367,22 @@ def test_the_newest_records_keep_their_order() -> None:
 
 
 def test_newer_records_of_a_live_compacted_topic_are_not_compared() -> None:
-    newer = [*ALL, *(one._replace(offset=one.offset + 7, value=b"new") for one in ALL)]
-    assert compacted(ALL, newer).difference is None
+    newer = [one._replace(offset=one.offset + 7, value=b"new") for one in ALL]
+    source = Side(ALL, grows=lambda asked: newer if asked == 1 else ())
+    assert compacted(source, [*ALL, *newer]).difference is None
+    again = [*ALL, *(one._replace(offset=one.offset + 7) for one in ALL[2:6])]  # copied again
+    assert compacted(ALL, again).difference is None
+
+
+def test_a_copy_behind_the_last_that_no_source_record_explains_is_found() -> None:
+    for key, field, upstream in ((b"3", "value", 3), (b"9", EXTRA, None)):
+        foreign = ALL[3]._replace(offset=7, key=key, value=b"by hand")
+        assert found(compacted(ALL, [*ALL, foreign])) == (field, upstream, 7)
+    stale = ALL[0]._replace(offset=7)  # a mirror that copies again, and has died in the middle
+    assert found(compacted(ALL, [*ALL, stale])) == ("value", 2, 7)
+    rest = [one._replace(offset=one.offset + 7) for one in ALL[1:]]
+    living = Side([*ALL, stale], grows=lambda asked: rest if asked == 2 else ())
+    assert verified(ALL, living, is_compacted=True, wait_s=60).difference is None
 
 
 def test_more_keys_than_fit_are_compared_in_more_passes(monkeypatch: pytest.MonkeyPatch) -> None:
