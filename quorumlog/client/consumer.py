@@ -19,7 +19,6 @@ from quorumlog.client.core.membership_events import PollBegan, PollEnded
 from quorumlog.client.core.position import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, PositionState
 from quorumlog.client.core.positions import Positions
 from quorumlog.client.errors import KafkaError
-from quorumlog.client.interceptors import AnyRecords
 from quorumlog.client.io.closing import Close
 from quorumlog.client.io.cluster import Cluster
 from quorumlog.client.io.committer import CommitCallback
@@ -85,9 +84,7 @@ class Consumer(AsyncClient[_Opened], Generic[KeyT, ValueT]):
     ) -> None:
         self.settings: Final = build(ConsumerSettings, bootstrap_servers, options)
         self._positions: Final = Positions(self.settings)
-        self._interception: Final = (
-            ConsumerInterception(self.settings) if self.settings.interceptors else None
-        )
+        self._interception: Final = ConsumerInterception(self.settings)
         self._topics: tuple[str, ...] = ()
         self._is_polling = False
 
@@ -109,8 +106,7 @@ class Consumer(AsyncClient[_Opened], Generic[KeyT, ValueT]):
             from quorumlog.client.group_client import GroupClient
 
             group = GroupClient(cluster, settings, settings.group_id, self._positions, wake)
-            if self._interception is not None:
-                group.committer.on_commit = self._interception.committed
+            group.committer.on_commit = self._interception.committed
         fetcher = Fetcher(
             cluster,
             settings,
@@ -244,10 +240,7 @@ class Consumer(AsyncClient[_Opened], Generic[KeyT, ValueT]):
         return the remaining records.
         """
         records = await self._poll(timeout_ms, max_records, self._positions.take)
-        return self._intercepted(records)
-
-    def _intercepted(self, records: AnyRecords) -> Records[KeyT, ValueT]:
-        return records if self._interception is None else self._interception.consumed(records)
+        return self._interception.consumed(records)
 
     async def poll_batches(
         self, timeout_ms: float = 0, max_records: int | None = None
@@ -328,9 +321,7 @@ class Consumer(AsyncClient[_Opened], Generic[KeyT, ValueT]):
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord[KeyT, ValueT]]:
         """Yield record after record, for ever. Each is processed when the next is requested."""
-        next_at_hand = self._next_at_hand
-        if self._interception is not None:
-            next_at_hand = self._next_intercepted
+        next_at_hand = self._next_intercepted if self.settings.interceptors else self._next_at_hand
         while True:
             for records in (await self.poll(ITERATION_POLL_MS, 1)).values():
                 yield records[0]
@@ -352,11 +343,7 @@ class Consumer(AsyncClient[_Opened], Generic[KeyT, ValueT]):
 
     def _next_intercepted(self) -> ConsumerRecord[KeyT, ValueT] | None:
         record = self._next_at_hand()
-        if record is not None:
-            place = TopicPartition(record.topic, record.partition)
-            for records in self._intercepted({place: [record]}).values():
-                return records[0]
-        return None
+        return None if record is None else self._interception.consumed_record(record)
 
     # --- positions ---
 

@@ -6,10 +6,11 @@ from typing import Any, Final, TypeVar
 
 from quorumlog import clock
 from quorumlog.client.interceptors import AnyRecords, ConsumerInterceptor
-from quorumlog.client.records import OffsetAndMetadata, TopicPartition
+from quorumlog.client.records import ConsumerRecord, OffsetAndMetadata, TopicPartition
 from quorumlog.client.settings import ConsumerSettings
 
 T = TypeVar("T")
+AnyRecord = ConsumerRecord[Any, Any]
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -109,6 +110,13 @@ class ConsumerInterception:
             return records
         intercepted = self._interception.chain(self._on_consume, records)
         return {name: given for name, given in intercepted.items() if given}
+
+    def consumed_record(self, record: AnyRecord) -> AnyRecord | None:
+        """Return a record after `on_consume`; None if an interceptor has left it out."""
+        name = TopicPartition(record.topic, record.partition)
+        for records in self.consumed({name: [record]}).values():
+            return records[0]
+        return None
 
     def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Call `on_commit`."""
