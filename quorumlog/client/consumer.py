@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, Unpa
 
 from quorumlog.client.async_client import AsyncClient
 from quorumlog.client.checks import (
+    checked_callback,
     checked_max_records,
     checked_partition,
     checked_partitions,
@@ -217,14 +218,16 @@ class Consumer(AsyncClient[_Opened], Generic[KeyT, ValueT]):
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Return no records of these partitions from `poll` until `resume`. Raises KeyError."""
-        for partition in checked_partitions(partitions):
-            self._positions.of(partition).paused = True
+        self._set_paused(partitions, True)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Undo `pause`. Raises KeyError if a partition is not assigned."""
+        self._set_paused(partitions, False)
+
+    def _set_paused(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
         opened = self._running()
         for partition in checked_partitions(partitions):
-            self._positions.of(partition).paused = False
+            self._positions.of(partition).paused = paused
         opened.fetcher.wake()
 
     # --- reading ---
@@ -421,9 +424,11 @@ class Consumer(AsyncClient[_Opened], Generic[KeyT, ValueT]):
 
         With `callback`, the commit goes on in the background, as Java's commitAsync, but with the
         same retries: commits are made in the order of their calls. `callback(offsets, error)` is
-        called once, on the event loop; closing waits a few seconds for it.
+        called once, on the event loop; closing waits a few seconds for it. It must not be async.
         """
         committer = self._known_group().committer
+        if callback is not None:
+            checked_callback(callback)
         if offsets is None:
             self._positions.mark_consumed()
             places = committer.consumed()

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from inspect import iscoroutinefunction
 from typing import Any, Final, TypeVar
 
 from quorumlog import clock
@@ -20,12 +21,18 @@ _FAILED: Final = object()
 
 
 def overridden(interceptors: Sequence[Any], name: str, base: type) -> list[Callable[..., Any]]:
-    """Return the method `name` of each interceptor whose class overrides the method of `base`."""
-    return [
+    """Return the method `name` of each interceptor whose class overrides the method of `base`.
+
+    Raises TypeError if a method is async: nothing would await it.
+    """
+    methods = [
         getattr(one, name)
         for one in interceptors
         if getattr(type(one), name) != getattr(base, name)
     ]
+    for method in filter(iscoroutinefunction, methods):
+        raise TypeError(f"interceptors: {method.__qualname__} must not be async")
+    return methods
 
 
 class Interception:

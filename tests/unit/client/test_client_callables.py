@@ -475,10 +475,19 @@ def test_callables_of_a_blocking_producer_run_in_its_thread(brokers: FakeCluster
     assert brokers.values() == [b"%d" % number for number in range(20)]
 
 
+class Awaiting(ConsumerInterceptor):
+    async def on_commit(self, offsets: Any) -> None:  # type: ignore[override]
+        """Nothing would await it."""
+
+
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        (Producer, {"value_serializer": b"x"}, "value_serializer must be a function or None"),
+        (
+            Producer,
+            {"value_serializer": b"x"},
+            "value_serializer must be a synchronous function or None",
+        ),
         (
             Producer,
             {"interceptors": [Filtering()]},
@@ -489,7 +498,21 @@ def test_callables_of_a_blocking_producer_run_in_its_thread(brokers: FakeCluster
             {"interceptors": [Noting()]},
             "interceptors must be a list, each of type Consum",
         ),
-        (Consumer, {"key_deserializer": 7}, "key_deserializer must be a function or None"),
+        (
+            Consumer,
+            {"interceptors": [Awaiting()]},
+            r"interceptors: Awaiting\.on_commit must not be async",
+        ),
+        (
+            Consumer,
+            {"value_deserializer": Awaiting().on_commit},
+            "value_deserializer must be a synchronous function or None",
+        ),
+        (
+            Consumer,
+            {"key_deserializer": 7},
+            "key_deserializer must be a synchronous function or None",
+        ),
     ],
 )
 def test_a_setting_that_is_no_callable_is_refused(kind: Any, options: Any, message: str) -> None:
