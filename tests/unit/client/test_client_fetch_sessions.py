@@ -143,7 +143,8 @@ async def test_paused_and_unassigned_partitions_are_forgotten_and_sought_ones_ar
 
 
 async def test_records_of_paused_partitions_do_not_stop_the_others() -> None:
-    async with consuming(**OPTIONS, fetch_max_bytes=1) as (cluster, consumer):
+    options: ConsumerOptions = {**OPTIONS, "fetch_max_bytes": 1}
+    async with consuming(**options) as (cluster, consumer):
         cluster.topics["t"] = 2
         consumer.assign(NAMES[:2])
         append(cluster, NAMES[0], 40)
