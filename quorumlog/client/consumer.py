@@ -324,16 +324,21 @@ class Consumer(AsyncClient[_Opened], Generic[KeyT, ValueT]):
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord[KeyT, ValueT]]:
         """Yield record after record, for ever. Each is processed when the next is requested."""
-        next_at_hand = self._next_intercepted if self.settings.interceptors else self._next_at_hand
+        is_intercepted = bool(self.settings.interceptors)
         while True:
             for records in (await self.poll(ITERATION_POLL_MS, 1)).values():
-                yield records[0]
+                for record in records:
+                    yield record
             # A poll for each record would be slow. Between two polls partitions do not change.
             for _ in range(1, self.settings.max_poll_records):
-                record = next_at_hand()
-                if record is None:
+                found = self._next_at_hand()
+                if found is None:
                     break
-                yield record
+                if not is_intercepted:
+                    yield found
+                    continue
+                for record in self._interception.consumed_record(found):
+                    yield record
 
     def _next_at_hand(self) -> ConsumerRecord[KeyT, ValueT] | None:
         opened = self._running()
@@ -343,10 +348,6 @@ class Consumer(AsyncClient[_Opened], Generic[KeyT, ValueT]):
         if record is not None:
             opened.fetcher.wake()
         return record
-
-    def _next_intercepted(self) -> ConsumerRecord[KeyT, ValueT] | None:
-        record = self._next_at_hand()
-        return None if record is None else self._interception.consumed_record(record)
 
     # --- positions ---
 
