@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from inspect import iscoroutinefunction
 from typing import Any, Final, TypeVar
 
 from quorumlog.client.records import GroupMetadata, OffsetAndMetadata
@@ -40,6 +41,12 @@ def checked_mapping(given: Mapping[K, T], what: str) -> Mapping[K, T]:
     if not isinstance(given, Mapping):
         raise TypeError(f"must be a dict of {what}, not {given!r}")
     return given
+
+
+def checked_callback(callback: object) -> None:
+    """Raise TypeError unless `callback` can be called, and runs without an `await`."""
+    if not callable(callback) or iscoroutinefunction(callback):
+        raise TypeError(f"must be a synchronous function, not {callback!r}")
 
 
 def checked_partition(partition: TopicPartition) -> TopicPartition:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, Unpa
 
 from quorumlog.client.async_client import AsyncClient
 from quorumlog.client.checks import (
+    checked_callback,
     checked_max_records,
     checked_partition,
     checked_partitions,
@@ -19,7 +20,6 @@ from quorumlog.client.core.membership_events import PollBegan, PollEnded
 from quorumlog.client.core.position import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, PositionState
 from quorumlog.client.core.positions import Positions
 from quorumlog.client.errors import KafkaError
-from quorumlog.client.interceptors import AnyRecords
 from quorumlog.client.io.closing import Close
 from quorumlog.client.io.cluster import Cluster
 from quorumlog.client.io.committer import CommitCallback
@@ -85,9 +85,7 @@ class Consumer(AsyncClient[_Opened], Generic[KeyT, ValueT]):
     ) -> None:
         self.settings: Final = build(ConsumerSettings, bootstrap_servers, options)
         self._positions: Final = Positions(self.settings)
-        self._interception: Final = (
-            ConsumerInterception(self.settings) if self.settings.interceptors else None
-        )
+        self._interception: Final = ConsumerInterception(self.settings)
         self._topics: tuple[str, ...] = ()
         self._is_polling = False
 
@@ -109,8 +107,7 @@ class Consumer(AsyncClient[_Opened], Generic[KeyT, ValueT]):
             from quorumlog.client.group_client import GroupClient
 
             group = GroupClient(cluster, settings, settings.group_id, self._positions, wake)
-            if self._interception is not None:
-                group.committer.on_commit = self._interception.committed
+            group.committer.on_commit = self._interception.committed
         fetcher = Fetcher(
             cluster,
             settings,
@@ -221,14 +218,16 @@ class Consumer(AsyncClient[_Opened], Generic[KeyT, ValueT]):
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Return no records of these partitions from `poll` until `resume`. Raises KeyError."""
-        for partition in checked_partitions(partitions):
-            self._positions.of(partition).paused = True
+        self._set_paused(partitions, True)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Undo `pause`. Raises KeyError if a partition is not assigned."""
+        self._set_paused(partitions, False)
+
+    def _set_paused(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
         opened = self._running()
         for partition in checked_partitions(partitions):
-            self._positions.of(partition).paused = False
+            self._positions.of(partition).paused = paused
         opened.fetcher.wake()
 
     # --- reading ---
@@ -244,10 +243,7 @@ class Consumer(AsyncClient[_Opened], Generic[KeyT, ValueT]):
         return the remaining records.
         """
         records = await self._poll(timeout_ms, max_records, self._positions.take)
-        return self._intercepted(records)
-
-    def _intercepted(self, records: AnyRecords) -> Records[KeyT, ValueT]:
-        return records if self._interception is None else self._interception.consumed(records)
+        return self._interception.consumed(records)
 
     async def poll_batches(
         self, timeout_ms: float = 0, max_records: int | None = None
@@ -328,18 +324,21 @@ class Consumer(AsyncClient[_Opened], Generic[KeyT, ValueT]):
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord[KeyT, ValueT]]:
         """Yield record after record, for ever. Each is processed when the next is requested."""
-        next_at_hand = self._next_at_hand
-        if self._interception is not None:
-            next_at_hand = self._next_intercepted
+        is_intercepted = bool(self.settings.interceptors)
         while True:
             for records in (await self.poll(ITERATION_POLL_MS, 1)).values():
-                yield records[0]
+                for record in records:
+                    yield record
             # A poll for each record would be slow. Between two polls partitions do not change.
             for _ in range(1, self.settings.max_poll_records):
-                record = next_at_hand()
-                if record is None:
+                found = self._next_at_hand()
+                if found is None:
                     break
-                yield record
+                if not is_intercepted:
+                    yield found
+                    continue
+                for record in self._interception.consumed_record(found):
+                    yield record
 
     def _next_at_hand(self) -> ConsumerRecord[KeyT, ValueT] | None:
         opened = self._running()
@@ -349,14 +348,6 @@ class Consumer(AsyncClient[_Opened], Generic[KeyT, ValueT]):
         if record is not None:
             opened.fetcher.wake()
         return record
-
-    def _next_intercepted(self) -> ConsumerRecord[KeyT, ValueT] | None:
-        record = self._next_at_hand()
-        if record is not None:
-            place = TopicPartition(record.topic, record.partition)
-            for records in self._intercepted({place: [record]}).values():
-                return records[0]
-        return None
 
     # --- positions ---
 
@@ -434,9 +425,11 @@ class Consumer(AsyncClient[_Opened], Generic[KeyT, ValueT]):
 
         With `callback`, the commit goes on in the background, as Java's commitAsync, but with the
         same retries: commits are made in the order of their calls. `callback(offsets, error)` is
-        called once, on the event loop; closing waits a few seconds for it.
+        called once, on the event loop; closing waits a few seconds for it. It must not be async.
         """
         committer = self._known_group().committer
+        if callback is not None:
+            checked_callback(callback)
         if offsets is None:
             self._positions.mark_consumed()
             places = committer.consumed()

@@ -8,6 +8,7 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import wraps
+from inspect import iscoroutinefunction
 from typing import (
     Any,
     Final,
@@ -462,7 +463,7 @@ def _fits(kind: Any, value: object) -> bool:
     if origin is Literal:
         return any(value == one and type(value) is type(one) for one in choices)
     if origin is Callable:
-        return callable(value)
+        return callable(value) and not iscoroutinefunction(value)
     if origin is Sequence:
         is_list = isinstance(value, Sequence) and not isinstance(value, str)
         return is_list and all(_fits(choices[0], one) for one in cast(Sequence[object], value))
@@ -482,7 +483,7 @@ def _is_choice(kind: Any, value: object) -> bool:
 def _described(kind: Any) -> str:
     origin, choices = get_origin(kind), get_args(kind)
     if origin is Callable:
-        return "a function"
+        return "a synchronous function"
     if origin is Literal:
         return "one of " + ", ".join(repr(one) for one in choices)
     if origin is Sequence:

@@ -78,6 +78,8 @@ class Tracing(ProducerInterceptor, ConsumerInterceptor):
     def on_consume(self, records: AnyRecords) -> AnyRecords:
         """Make a span for each partition, linked to the producers' spans."""
         for (topic, partition), polled in records.items():
+            if not polled:
+                continue  # an interceptor before has dropped the records
             attributes = _attributes(topic, "poll", "receive")
             attributes["messaging.batch.message_count"] = len(polled)
             attributes["messaging.destination.partition.id"] = str(partition)

@@ -8,7 +8,7 @@ Sources: Kafka's RangeAssignor, RoundRobinAssignor, StickyAssignor, CooperativeS
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import cycle
-from typing import Any, Final
+from typing import Any, Final, SupportsIndex
 
 from quorumlog.client.assignor import Members, NamedAssignor, Partitions, named_assignor
 from quorumlog.client.core.absences import listed
@@ -173,9 +173,11 @@ def assign(assignor: NamedAssignor, members: Members, partitions: Partitions) ->
     """
     try:
         returned = assignor.assign({**members}, {**partitions})
+        assignment = _checked(assignor.name, returned, members, partitions)  # it may be lazy
+    except AssignorError:
+        raise
     except BaseException as error:  # an assignor must not end the thread or its process, either
         raise AssignorError(assignor.name, f"raised {error!r}") from error
-    assignment = _checked(assignor.name, returned, members, partitions)
     if assignor.protocol == "cooperative":
         owners = owned_partitions(members, partitions)
         for member, assigned in assignment.items():
@@ -215,6 +217,7 @@ def _partitions(name: str, member: str, assigned: Any) -> Iterable[TopicPartitio
     if not isinstance(assigned, Iterable):
         raise AssignorError(name, f"assigned {assigned!r} to {member}: no list of partitions")
     for partition in assigned:
-        if not isinstance(partition, TopicPartition):
+        is_one = isinstance(partition, TopicPartition)
+        if not is_one or not isinstance(partition.partition, SupportsIndex):  # 1.0 == 1
             raise AssignorError(name, f"assigned {partition!r} to {member}: no TopicPartition")
         yield partition

@@ -253,7 +253,10 @@ class Positions:
         """List the positions that the next fetch may include, in order of assignment."""
         limit = self.settings.max_partition_fetch_bytes
         if sum(one.buffered_bytes for one in self) >= self.settings.fetch_max_bytes:
-            return []
+            if not self._only_paused_have_records():
+                return []
+            for one in self:  # fetched again after `resume`: no poll would make room before
+                one.drop_chunks()
         return [
             one
             for one in self
@@ -263,6 +266,11 @@ class Positions:
             and one.buffered_bytes < limit
             and one.retry_at_ms <= now_ms
         ]
+
+    def _only_paused_have_records(self) -> bool:
+        """Return whether some partition may be read, but all fetched records are of paused ones."""
+        active = [one for one in self if not one.paused]
+        return bool(active) and not any(one.chunks for one in active)
 
     def wake_at_ms(self, now_ms: float) -> float:
         """Return when the next retry is due; `inf` if there is none."""

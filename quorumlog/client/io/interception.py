@@ -1,15 +1,24 @@
 """Calls the interceptors of one client, and logs their errors and slow calls."""
 
 import logging
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
+from inspect import iscoroutinefunction
+from itertools import chain
 from typing import Any, Final, TypeVar
 
 from quorumlog import clock
 from quorumlog.client.interceptors import AnyRecords, ConsumerInterceptor
-from quorumlog.client.records import OffsetAndMetadata, TopicPartition
+from quorumlog.client.records import (
+    ConsumerRecord,
+    OffsetAndMetadata,
+    ProducerRecord,
+    TopicPartition,
+)
 from quorumlog.client.settings import ConsumerSettings
 
 T = TypeVar("T")
+AnyRecord = ConsumerRecord[Any, Any]
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -19,12 +28,27 @@ _FAILED: Final = object()
 
 
 def overridden(interceptors: Sequence[Any], name: str, base: type) -> list[Callable[..., Any]]:
-    """Return the method `name` of each interceptor whose class overrides the method of `base`."""
-    return [
+    """Return the method `name` of each interceptor whose class overrides the method of `base`.
+
+    Raises TypeError if a method is async: nothing would await it.
+    """
+    methods = [
         getattr(one, name)
         for one in interceptors
         if getattr(type(one), name) != getattr(base, name)
     ]
+    for method in filter(iscoroutinefunction, methods):
+        raise TypeError(f"interceptors: {method.__qualname__} must not be async")
+    return methods
+
+
+def is_record(result: object) -> bool:
+    """Return whether `on_send` may return this."""
+    return isinstance(result, ProducerRecord)
+
+
+def _are_records(result: object) -> bool:
+    return isinstance(result, dict) and all(isinstance(one, list) for one in result.values())
 
 
 class Interception:
@@ -38,15 +62,19 @@ class Interception:
         self._logged_s: Final[dict[tuple[int, str, str], float]] = {}  # by cause: a few
         self._skipped: Final[dict[tuple[int, str, str], int]] = {}
 
-    def chain(self, methods: Sequence[Callable[[T], T]], given: T) -> T:
-        """Return `given` after all methods, each of which gets the result of the one before."""
-        kind = type(given)
+    def chain(
+        self, methods: Sequence[Callable[[T], T]], given: T, fits: Callable[[object], bool]
+    ) -> T:
+        """Return `given` after all methods, each of which gets the result of the one before.
+
+        A result that does not fit is skipped.
+        """
         for method in methods:
-            result = self._call(method, given)
-            if isinstance(result, kind):
+            result: Any = self._call(method, given)
+            if fits(result):
                 given = result
             elif result is not _FAILED:
-                returned = f"returned {type(result).__name__}, not {kind.__name__}: it is skipped"
+                returned = f"returned {reprlib.repr(result)}, which has a wrong type: it is skipped"
                 self._log(method, "returned", returned)
         return given
 
@@ -107,8 +135,13 @@ class ConsumerInterception:
         """Return the records of a poll after `on_consume`, without empty lists."""
         if not records or not self._on_consume:
             return records
-        intercepted = self._interception.chain(self._on_consume, records)
+        intercepted = self._interception.chain(self._on_consume, records, _are_records)
         return {name: given for name, given in intercepted.items() if given}
+
+    def consumed_record(self, record: AnyRecord) -> list[AnyRecord]:
+        """Return the results of `on_consume` for one record: none if an interceptor drops it."""
+        name = TopicPartition(record.topic, record.partition)
+        return [*chain.from_iterable(self.consumed({name: [record]}).values())]
 
     def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Call `on_commit`."""

@@ -16,7 +16,7 @@ from quorumlog.client.core.topic_queues import TopicQueues
 from quorumlog.client.errors import CallableError, KafkaError
 from quorumlog.client.interceptors import AnyProducerRecord, ProducerInterceptor
 from quorumlog.client.io.delivery import Deliveries, Delivery, Outcome
-from quorumlog.client.io.interception import Interception, overridden
+from quorumlog.client.io.interception import Interception, is_record, overridden
 from quorumlog.client.records import Headers, ProducerRecord
 from quorumlog.client.settings import Partitioner, ProducerSettings, Serializer
 
@@ -102,7 +102,7 @@ class Outgoing:
         Raises CallableError, and TypeError or ValueError for an illegal field.
         """
         if self._on_send:
-            record = self._interception.chain(self._on_send, record)
+            record = self._interception.chain(self._on_send, record, is_record)
         try:
             key = _serialized("key_serializer", self._key_serializer, record.key)
             value = _serialized("value_serializer", self._value_serializer, record.value)

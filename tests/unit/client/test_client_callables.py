@@ -400,14 +400,15 @@ async def test_interceptors_receive_each_outcome_once() -> None:
 
 
 class Filtering(ConsumerInterceptor):
-    """Drops the records of odd numbers, and notes commits."""
+    """Drops the records of odd numbers, copies the others, and notes commits."""
 
     def __init__(self) -> None:
+        self.copies = 1
         self.commits: list[Mapping[TopicPartition, OffsetAndMetadata]] = []
 
     def on_consume(self, records: Any) -> Any:
         return {
-            name: [one for one in of_name if int(one.value) % 2 == 0]
+            name: [one for one in of_name if int(one.value) % 2 == 0] * self.copies
             for name, of_name in records.items()
         }
 
@@ -415,12 +416,13 @@ class Filtering(ConsumerInterceptor):
         self.commits.append(offsets)
 
 
-async def test_a_consumers_interceptors_see_records_and_commits() -> None:
+@pytest.mark.parametrize("result", [fail, lambda: None, lambda: {T: 7}])
+async def test_a_consumers_interceptors_see_records_and_commits(result: Callable[[], Any]) -> None:
     filtering = Filtering()
     options: ConsumerOptions = {
         "auto_offset_reset": "earliest",
         "enable_auto_commit": False,
-        "interceptors": [Failing(fail), filtering],
+        "interceptors": [Failing(result), filtering],
     }
     async with in_group(9, **options) as (group, consumer):
         consumer.subscribe(["t"])
@@ -435,6 +437,13 @@ async def test_a_consumers_interceptors_see_records_and_commits() -> None:
             if len(found) == 3:
                 break
         assert found == [b"4", b"6", b"8"]
+        filtering.copies = 2
+        consumer.seek(T, 3)
+        async for record in consumer:
+            found.append(record.value)
+            if len(found) == 7:
+                break
+        assert found[3:] == [b"4", b"4", b"6", b"6"]
         with pytest.raises(ValueError, match="poll_batches returns bytes, without interceptors"):
             await consumer.poll_batches()
 
@@ -475,10 +484,19 @@ def test_callables_of_a_blocking_producer_run_in_its_thread(brokers: FakeCluster
     assert brokers.values() == [b"%d" % number for number in range(20)]
 
 
+class Awaiting(ConsumerInterceptor):
+    async def on_commit(self, offsets: Any) -> None:  # type: ignore[override]
+        """Nothing would await it."""
+
+
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        (Producer, {"value_serializer": b"x"}, "value_serializer must be a function or None"),
+        (
+            Producer,
+            {"value_serializer": b"x"},
+            "value_serializer must be a synchronous function or None",
+        ),
         (
             Producer,
             {"interceptors": [Filtering()]},
@@ -489,7 +507,21 @@ def test_callables_of_a_blocking_producer_run_in_its_thread(brokers: FakeCluster
             {"interceptors": [Noting()]},
             "interceptors must be a list, each of type Consum",
         ),
-        (Consumer, {"key_deserializer": 7}, "key_deserializer must be a function or None"),
+        (
+            Consumer,
+            {"interceptors": [Awaiting()]},
+            r"interceptors: Awaiting\.on_commit must not be async",
+        ),
+        (
+            Consumer,
+            {"value_deserializer": Awaiting().on_commit},
+            "value_deserializer must be a synchronous function or None",
+        ),
+        (
+            Consumer,
+            {"key_deserializer": 7},
+            "key_deserializer must be a synchronous function or None",
+        ),
     ],
 )
 def test_a_setting_that_is_no_callable_is_refused(kind: Any, options: Any, message: str) -> None:

@@ -12,6 +12,7 @@ from quorumlog.wire.codec.messages.fetch import FetchRequest, FetchResponse, Fet
 from quorumlog.wire.codec.records import Record, encode_batch
 from tests.support.client.fake_cluster import FakeCluster
 from tests.support.client.opened import consuming
+from tests.support.waiting import until
 
 PARTITIONS = 20
 NAMES = [TopicPartition("t", index) for index in range(PARTITIONS)]
@@ -139,6 +140,20 @@ async def test_paused_and_unassigned_partitions_are_forgotten_and_sought_ones_ar
         assert await read(consumer, 1) == {NAMES[0]: [4]}
         ((_, positions),) = sessions.sessions.values()
         assert {*positions} <= {*NAMES[:2]}
+
+
+async def test_records_of_paused_partitions_do_not_stop_the_others() -> None:
+    options: ConsumerOptions = {**OPTIONS, "fetch_max_bytes": 1}
+    async with consuming(**options) as (cluster, consumer):
+        cluster.topics["t"] = 2
+        consumer.assign(NAMES[:2])
+        append(cluster, NAMES[0], 40)
+        await until(lambda: consumer._positions.of(NAMES[0]).buffered_bytes > 0)
+        consumer.pause(NAMES[:1])
+        append(cluster, NAMES[1], 3)
+        assert await read(consumer, 3) == {NAMES[1]: [0, 1, 2]}
+        consumer.resume(NAMES[:1])
+        assert await read(consumer, 40) == {NAMES[0]: [*range(40)]}
 
 
 async def test_a_lost_connection_begins_another_session_and_closes_the_last() -> None:

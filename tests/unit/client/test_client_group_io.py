@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, cast
 
 import pytest
 
@@ -363,6 +364,9 @@ async def test_commits_with_a_callback_are_made_in_order_with_retries() -> None:
         for offset in (3, 4, 5):
             await consumer.commit({T: offset}, callback=note)
         assert done == []
+        for wrong in (7, consumer.stop):  # nothing would await a coroutine
+            with pytest.raises(TypeError, match="must be a synchronous function, not "):
+                await consumer.commit({T: 8}, callback=cast("Any", wrong))
         await consumer.commit({T: 6})
         assert cluster.commits == [3, 4, 5, 6]
         assert done == [(3, None), (4, None), (5, None)]

@@ -26,7 +26,7 @@ SCRAM = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "SCRAM-SHA-256
         ({"security_protocol": "TLS"}, ValueError, "security_protocol must be one of 'PLAINTEXT'"),
         ({"sasl_mechanism": "GSSAPI"}, ValueError, "one of 'PLAIN', 'SCRAM-SHA-256'"),
         ({"sasl_password": 7}, TypeError, "sasl_password must be of type str or None, not int"),
-        ({"sasl_token": 7}, TypeError, "of type str or a function or None, not int"),
+        ({"sasl_token": 7}, TypeError, "of type str or a synchronous function or None, not int"),
         (ALICE, ValueError, "sasl_username needs security_protocol='SASL_SSL' or"),
         ({"ssl_ca": "x"}, ValueError, "ssl_ca needs security_protocol='SSL' or 'SASL_SSL'"),
         ({**SCRAM, "ssl_ca": "x"}, ValueError, "ssl_ca needs security_protocol="),

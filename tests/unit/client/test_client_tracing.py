@@ -68,6 +68,8 @@ async def test_spans_of_a_record_are_linked_by_its_headers() -> None:
     assert [link.context.span_id for link in linked] == [
         span.context.span_id for span in (first, second) if span.context
     ]
+    dropped: dict[Any, list[Any]] = {T: []}  # by an interceptor before
+    assert recorded.interceptor.on_consume(dropped) == dropped
     context = get_current_span(context_of(polled[0])).get_span_context()
     assert context.trace_id == parent.get_span_context().trace_id
 
