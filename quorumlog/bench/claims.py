@@ -81,8 +81,8 @@ class Rates:
         return self.overlaps(other) or abs(self.ratio(other) - 1) < NEAR
 
     def exceeds(self, other: "Rates") -> bool | None:
-        """Return whether this is faster by the median; None: it is not, within the spread."""
-        return self.median > other.median or (None if self.overlaps(other) else False)
+        """Return whether this is faster; None: the ranges of the runs overlap."""
+        return None if self.overlaps(other) else self.median > other.median
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,25 +195,17 @@ def _min_isr_is_free(rates: _RateMap) -> _Found:
 
 
 def _partitions(rates: _RateMap) -> _Found:
-    """C4: the best number of partitions is neither the least nor the greatest."""
-    modes = sorted({mode for _, mode in rates})
-    for mode in modes:
+    """C4: the best number of partitions in between beside the least, and beside the greatest."""
+    for mode in sorted({mode for _, mode in rates}):
         by_count = {cell.partitions: seen for (cell, one), seen in rates.items() if one == mode}
         if len(by_count) < 3 or mode == "one-by-one":  # one record in flight uses one partition
             continue
-        best = max(by_count, key=lambda count: by_count[count].median)
-        first, last = by_count[min(by_count)], by_count[max(by_count)]
+        fewest, *between, most = sorted(by_count)
+        best = max(between, key=lambda count: by_count[count].median)
         top = by_count[best]
-        between = [
-            seen for count, seen in by_count.items() if min(by_count) < count < max(by_count)
-        ]
-        is_near = any(top.overlaps(seen) for seen in between)
-        holds = min(by_count) < best < max(by_count) or (None if is_near else False)
-        yield (
-            holds,
-            f"{mode}: best with {best} partitions, {top.over(first)} of {min(by_count)}; with"
-            f" {max(by_count)}, {last.over(top)} of the best",
-        )
+        for count in (fewest, most):
+            other = by_count[count]
+            yield top.exceeds(other), f"{mode}, {count} to {best} partitions: {top.over(other)}"
 
 
 def _goes_on(runs: Sequence[KillRun]) -> _Found:

@@ -144,7 +144,10 @@ def _produced_lines(result: ProduceResult) -> list[str]:
 
 @cluster_command(app)
 def consume(
-    cluster: Cluster, topic: Topic = "bench", messages: Messages = None, duration: Duration = None
+    cluster: Cluster,
+    topic: Annotated[str, typer.Option(metavar="TOPIC", help="Topic to read.")] = "bench",
+    messages: Messages = None,
+    duration: Duration = None,
 ) -> None:
     """Read a topic as fast as it is served.
 
@@ -261,8 +264,6 @@ def scenarios(
 
     access = Access(command_config=command_config, tls_ca=tls_ca, sasl=sasl, login=login)
     client = _scenarios_client(bootstrap, access)
-    with one_line_errors(OSError):
-        out.mkdir(parents=True, exist_ok=True)
     plan = Plan(
         only=_scenario_numbers(only),
         messages=messages,
@@ -270,6 +271,8 @@ def scenarios(
         driver=driver,
         seed=seed,
     )
+    with one_line_errors(OSError):
+        out.mkdir(parents=True, exist_ok=True)
     with progress_bar("scenarios", plan.steps) as moved, one_line_errors(BenchFailed):
         found = run_scenarios(plan, client, lambda done, _: moved(done))
     described = document(found)

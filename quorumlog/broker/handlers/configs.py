@@ -34,7 +34,7 @@ from quorumlog.wire.codec.messages.list_config_resources import (
     ListConfigResourcesResponse,
 )
 from quorumlog.wire.codec.schemas import RequestHeader
-from quorumlog.wire.codec.topic_names import is_topic_name
+from quorumlog.wire.codec.topic_names import topic_name_error
 
 
 class _Refusal(NamedTuple):
@@ -112,9 +112,10 @@ def _topic_entries(
     topic = context.image.topics.get(name)
     if topic is not None:
         return topic_entries(broker, topic.configs)
-    if is_topic_name(name):
+    problem = topic_name_error(name)
+    if problem is None:
         return _Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    return _Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION)
+    return _Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
 
 
 def _shown(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:

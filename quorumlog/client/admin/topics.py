@@ -25,6 +25,7 @@ from quorumlog.wire.codec.messages.metadata import (
     MetadataRequestTopic,
     MetadataResponse,
 )
+from quorumlog.wire.codec.topic_names import topic_name_error
 
 _ELECTIONS: Final[Mapping[Election, int]] = {"preferred": 0, "unclean": 1}
 PAGE_PARTITIONS: Final = 2_000  # per DescribeTopicPartitions response, as in Kafka's client
@@ -121,7 +122,8 @@ async def view(asker: Asker, names: Iterable[str] | None) -> MetadataCache:
     response = await metadata(asker, names)
     for topic in response.topics:
         if known(topic.error_code) != ErrorCode.LEADER_NOT_AVAILABLE:
-            check(topic.error_code, topic.name or "")
+            name = topic.name or ""
+            check(topic.error_code, topic_name_error(name) or name)
     found = MetadataCache()
     found.update(response)
     return found
@@ -161,8 +163,8 @@ async def _describe_with_elr(asker: Asker, names: list[str]) -> dict[str, about.
         ask = partial(asker.request, request, timeout_ms=QUESTION_TIMEOUT_MS)
         page = await asker.retry(ask, changes=False)
         for topic in page.topics:
-            check(topic.error_code, topic.name or "")
             name = topic.name or ""
+            check(topic.error_code, topic_name_error(name) or name)
             found = partitions.setdefault(name, {})
             found.update((one.partition_index, _view(one)) for one in topic.partitions)
             described[name] = about.TopicDescription(

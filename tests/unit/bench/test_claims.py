@@ -55,6 +55,7 @@ def holds(claim: str, scenario: int, results: Results, cells: Sequence[Cell] = (
         ((300, 310, 320), (200, 210, 220), (100, 110, 120), True),
         ((300, 310, 320), (100, 110, 120), (200, 210, 220), False),
         ((300, 310, 320), (100, 150, 220), (140, 160, 220), None),
+        ((300, 310, 320), (140, 160, 220), (100, 150, 220), None),
     ],
 )
 def test_acks_are_ordered(
@@ -97,9 +98,12 @@ def test_partitions_help_then_hurt(medians: Sequence[float], expected: bool) -> 
     assert holds("C4", 4, *rated(rates)) is expected
 
 
-def test_a_best_number_of_partitions_within_the_spread_shows_nothing() -> None:
+@pytest.mark.parametrize("fewest", [(100, 310, 320), (100, 290, 320)])
+def test_a_best_number_of_partitions_within_the_spread_shows_nothing(
+    fewest: Sequence[float],
+) -> None:
     rates: dict[Cell, Sequence[float]] = {
-        cell("all", 2, 2, 1): (100, 310, 320),
+        cell("all", 2, 2, 1): fewest,
         cell("all", 2, 2, 8): (200, 300, 400),
         cell("all", 2, 2, 48): (50, 60, 70),
     }

@@ -57,9 +57,15 @@ def test_latencies_are_drawn(shell: Shell) -> None:
     ],
 )
 def test_arguments_that_have_no_sense_are_refused(
-    shell: Shell, words: tuple[str, ...], message: str
+    shell: Shell,
+    words: tuple[str, ...],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     assert message in shell("bench", *words, status=EXIT_USAGE)
+    assert not Path("x").exists()
 
 
 def one_case(lost: int) -> Run:

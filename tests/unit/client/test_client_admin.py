@@ -183,6 +183,14 @@ async def test_topics_are_described_page_by_page_with_their_elr() -> None:
         assert (second.cursor.topic_name, second.cursor.partition_index) == ("t", 2)
 
 
+async def test_an_illegal_name_is_refused_with_its_reason() -> None:
+    async with cluster_and_admin() as (cluster, admin):
+        topics = [{"name": "a b", "error_code": E.INVALID_TOPIC_EXCEPTION}]
+        cluster.offer("DescribeTopicPartitions", {"topics": topics, "next_cursor": None})
+        with refused("'a b' contains one or more characters other than ASCII"):
+            await admin.describe_topics(["a b"])
+
+
 async def test_a_cursor_that_does_not_move_ends_the_question() -> None:
     async with cluster_and_admin() as (cluster, admin):
         cluster.offer("DescribeTopicPartitions", page(0, next_index=1))
