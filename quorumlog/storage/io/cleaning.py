@@ -29,7 +29,12 @@ from quorumlog.storage.io.append_handles import DiskFile
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.log_health import LogHealth
 from quorumlog.storage.io.segment import Segment
-from quorumlog.storage.io.segment_files import CLEANED_SUFFIX, INDEX_SUFFIXES, segment_path
+from quorumlog.storage.io.segment_files import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    INDEX_SUFFIXES,
+    segment_path,
+)
 from quorumlog.storage.io.segment_list import SegmentList
 from quorumlog.wire.codec.filtered_batches import empty_batch
 from quorumlog.wire.codec.message import Buffer
@@ -402,14 +407,17 @@ class Compaction:
 
     def remove_replaced(self, names: Sequence[str]) -> None:
         """Remove the files that `swap_in` returned. Raises StorageError."""
-        self.settle()
+        renamed = self.settle(names)
         with self._health.changing("remove replaced segments"):
-            self._segments.unlink(names)
+            self._segments.unlink(renamed)
 
-    def settle(self) -> None:
-        """Make swaps durable before their replaced files go: a crash must find the old or the new.
+    def settle(self, names: Sequence[str]) -> list[str]:
+        """Make a swap durable before its replaced files go: a crash must find the old or the new.
 
-        Raises StorageError.
+        Index files go at once, if `swap_in` has not renamed them: a later segment of the log may
+        take their names. Returns the other `names`, to be removed at any time. Raises StorageError.
         """
         with self._health.changing("replace segments"):
             self._disk.fsync_dir(self._directory)
+            self._segments.unlink(name for name in names if not name.endswith(DELETED_SUFFIX))
+        return [name for name in names if name.endswith(DELETED_SUFFIX)]

@@ -15,6 +15,7 @@ from quorumlog.settings.kinds import LONG_MAX
 from quorumlog.settings.topics import TopicConfig
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.records import Record, encode_batch
 from tests.support.broker.held_queue import HeldQueue
 from tests.support.broker.one_broker import AT, TOPIC_ID, append, one_broker, publish
 from tests.support.broker.replicas import ALL_ALIVE, image
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.jumping_time
 
 SMALL = LogSettings(segment_bytes=200)  # two batches in each segment
 DELAYED = BrokerSettings(log_segment_delete_delay_ms=60_000)
+KEYED = encode_batch([Record(0, 1, b"k", b"value")])
 LEFT = ["00000000000000000004.log", "00000000000000000006.log"]
 
 
@@ -124,3 +126,22 @@ async def test_the_removals_that_wait_are_limited(monkeypatch: pytest.MonkeyPatc
     removals.stop()
     await asyncio.sleep(2)
     assert done == [0, 9]
+
+
+async def test_index_files_do_not_wait_under_names_that_a_later_segment_may_have(
+    tmp_path: Path,
+) -> None:
+    """Compaction merges segments; after a truncation a new segment could have such a name."""
+    merging = LogSettings(segment_bytes=400, cleanup_policy="compact")
+    async with one_broker(tmp_path, log_settings=merging, settings=DELAYED) as replicas:
+        publish(replicas, image(1, 0, 1, (1,), replicas=(1,)), cleanup_policy="compact")
+        for _ in range(2):  # the second pass merges the small segments that the first one leaves
+            for _ in range(30):
+                append(replicas, records=KEYED)
+            assert await replicas.ticks.cleaner.clean_dirtiest()
+        living = {name.removesuffix(".log") for name in files(tmp_path) if name.endswith(".log")}
+        assert len(files(tmp_path)) > len(living) > 1  # replaced segments wait
+        indexes = {path.stem for path in (tmp_path / "orders-0").glob("*.index")}
+        assert indexes <= living
+        await asyncio.sleep(61)
+        assert files(tmp_path) == sorted(f"{stem}.log" for stem in living)

@@ -253,8 +253,8 @@ class LogCleaner:
                 names = await self._swap_in(driver, cleaned)
                 if names is None:
                     return False
-                await performed(self._disk, at, log.compaction.settle)
-                self._removals.add_of_topic(at.topic, partial(log.remove_files, names))
+                renamed = await performed(self._disk, at, partial(log.compaction.settle, names))
+                self._removals.add_of_topic(at.topic, partial(log.remove_files, renamed))
             took_s = (monotonic_ms() - began_ms) / 1000
             rate = self._replicas.settings.log_cleaner_io_max_bytes_per_second
             due_s = (cleaning.io_bytes - began_bytes) / rate
