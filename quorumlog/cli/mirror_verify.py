@@ -7,6 +7,7 @@ import typer
 from quorumlog.cli.connect import run
 from quorumlog.cli.mirror_options import (
     Alias,
+    Exclude,
     From,
     FromConfig,
     Prefix,
@@ -30,10 +31,7 @@ def verify(
     source: From = None,
     target: To = None,
     topic: Topics = None,
-    exclude: Annotated[
-        list[str] | None,
-        typer.Option(metavar="REGEX", help="Topics that are left out, as of the mirror."),
-    ] = None,
+    exclude: Exclude = None,
     alias: Alias = "source",
     prefix: Prefix = None,
     same_name: SameName = False,

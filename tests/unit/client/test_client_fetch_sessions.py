@@ -1,5 +1,6 @@
-"""Fetches in sessions (KIP-227), over sockets, with brokers that forget and close sessions."""
+"""Fetches over sockets: sessions (KIP-227) that brokers forget and close, and full buffers."""
 
+import asyncio
 from random import Random
 from typing import Any
 
@@ -8,7 +9,12 @@ import pytest
 from quorumlog.client import Consumer, TopicPartition
 from quorumlog.client.settings import ConsumerOptions
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.messages.fetch import FetchRequest, FetchResponse, FetchTopic
+from quorumlog.wire.codec.messages.fetch import (
+    AbortedTransaction,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+)
 from quorumlog.wire.codec.records import Record, encode_batch
 from tests.support.client.fake_cluster import FakeCluster
 from tests.support.client.opened import consuming
@@ -166,3 +172,43 @@ async def test_a_lost_connection_begins_another_session_and_closes_the_last() ->
         append(cluster, NAMES[1], 1)
         assert await read(consumer, 1) == {NAMES[1]: [0]}
         assert (sessions.ids, len(sessions.sessions), sessions.errors) == (2, 1, [])
+
+
+async def test_a_buffer_full_of_aborted_records_does_not_end_the_fetches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No fetch is outstanding while the buffer is full: to skip its records must begin the next."""
+    small: ConsumerOptions = {
+        "auto_offset_reset": "earliest", "isolation_level": "read_committed",
+        "max_partition_fetch_bytes": 1,
+    }  # fmt: skip
+    async with asyncio.timeout(20), consuming(**small) as (cluster, consumer):
+        fetch = cluster.fetch
+
+        def with_aborted(request: Any, fault: object) -> Any:
+            response = fetch(request, fault)
+            for one in (one for topic in response.responses for one in topic.partitions):
+                offset = request.topics[0].partitions[0].fetch_offset
+                one.aborted_transactions = [AbortedTransaction(producer_id=7, first_offset=0)]
+                one.records = batch_of(offset, b"%d" % offset, is_aborted=offset < 3)
+            return response
+
+        monkeypatch.setattr(cluster, "fetch", with_aborted)
+        place = TopicPartition("t", 0)
+        consumer.assign([place])
+        position = consumer._positions.by_partition[place]
+        while position.is_asked or not position.buffered_bytes:
+            await asyncio.sleep(0.001)
+        polled = await consumer.poll(10_000)
+        assert [one.value for one in polled[place]] == [b"3"]
+
+
+def batch_of(offset: int, value: bytes, *, is_aborted: bool) -> bytes:
+    return encode_batch(
+        [Record(offset, 0, None, value)],
+        base_offset=offset,
+        producer_id=7 if is_aborted else 8,
+        producer_epoch=0,
+        base_sequence=0,
+        is_transactional=True,
+    )

@@ -12,13 +12,11 @@ from quorumlog.client.core.batch import BatchState
 from quorumlog.client.io import stalled_requests
 from quorumlog.client.settings import ConsumerOptions, ProducerOptions
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.messages.fetch import AbortedTransaction
 from quorumlog.wire.codec.messages.produce import (
     PartitionProduceResponse,
     ProduceResponse,
     TopicProduceResponse,
 )
-from quorumlog.wire.codec.records import Record, encode_batch
 from tests.support.client.fake_cluster import (
     FETCH,
     HANG_UP,
@@ -311,45 +309,6 @@ async def test_a_fetch_has_the_limits_of_the_settings(monkeypatch: pytest.Monkey
     partition = sent.topics[0].partitions[0]
     assert (sent.max_wait_ms, sent.min_bytes, sent.max_bytes) == (7, 2, 3000)
     assert (partition.partition_max_bytes, sent.isolation_level, sent.rack_id) == (400, 1, "r")
-
-
-async def test_a_buffer_full_of_aborted_records_does_not_end_the_fetches(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """No fetch is outstanding while the buffer is full: to skip its records must begin the next."""
-    small: ConsumerOptions = {
-        "auto_offset_reset": "earliest", "isolation_level": "read_committed",
-        "max_partition_fetch_bytes": 1,
-    }  # fmt: skip
-    async with asyncio.timeout(20), consuming(**small) as (cluster, consumer):
-        fetch = cluster.fetch
-
-        def with_aborted(request: Any, fault: object) -> Any:
-            response = fetch(request, fault)
-            for one in (one for topic in response.responses for one in topic.partitions):
-                offset = request.topics[0].partitions[0].fetch_offset
-                one.aborted_transactions = [AbortedTransaction(producer_id=7, first_offset=0)]
-                one.records = batch_of(offset, b"%d" % offset, is_aborted=offset < 3)
-            return response
-
-        monkeypatch.setattr(cluster, "fetch", with_aborted)
-        place = TopicPartition("t", 0)
-        consumer.assign([place])
-        position = consumer._positions.by_partition[place]
-        await until(lambda: position.buffered_bytes > 0 and not position.is_asked)
-        polled = await consumer.poll(10_000)
-        assert [one.value for one in polled[place]] == [b"3"]
-
-
-def batch_of(offset: int, value: bytes, *, is_aborted: bool) -> bytes:
-    return encode_batch(
-        [Record(offset, 0, None, value)],
-        base_offset=offset,
-        producer_id=7 if is_aborted else 8,
-        producer_epoch=0,
-        base_sequence=0,
-        is_transactional=True,
-    )
 
 
 async def test_metadata_is_asked_elsewhere_if_one_broker_keeps_silent() -> None:
