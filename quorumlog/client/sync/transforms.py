@@ -35,6 +35,9 @@ def transform(
         await replays.note(error)
         return error is None
 
+    async def rewind(polled: Polled) -> None:
+        transforms.rewind(consumer_client, polled)  # on the loop: no partition is lost meanwhile
+
     run(producer, transforms.settle(producer_client))
     while not stop():
         polled: Polled = {}
@@ -43,9 +46,7 @@ def transform(
             given = map(function, chain.from_iterable(polled.values()))
             results = [*chain.from_iterable(map(transforms.listed, given))]
         except BaseException:
-            for name, records in polled.items():
-                if name in consumer.assignment():
-                    consumer.seek(name, records[0].offset)
+            run(consumer, rewind(polled))
             raise
         if polled:
             is_moved = run(producer, finish(polled, results))
