@@ -109,7 +109,8 @@ Control = Annotated[
     typer.Option(
         metavar="PORT",
         help="Start a control server, too: `quorumlog nemesis`, and HTTP for tests in any "
-        "language. HOST:PORT serves other machines; 0: any free port.",
+        "language. HOST:PORT serves other machines; 0: any free port. Clients then connect to "
+        "forwarders on free ports, which the command prints, not to --port.",
     ),
 ]
 Breakable = Annotated[
