@@ -3,6 +3,7 @@
 import asyncio
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,13 +13,16 @@ from quorumlog.broker.partitions.log import recompressions
 from quorumlog.broker.replicas import Replicas
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, TopicImage
 from quorumlog.settings.topics import TopicConfig
+from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.compression import Compression
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
-from quorumlog.wire.codec.records import Record, decode_batches, encode_batch
+from quorumlog.wire.codec.inspection import recompressed, unfold
+from quorumlog.wire.codec.message import Buffer
+from quorumlog.wire.codec.records import Record, decode_batches, encode_batch, read_header, restamp
 from quorumlog.wire.codec.transaction_markers import TransactionMarker
 from tests.support.broker.held_queue import HeldQueue
-from tests.support.broker.one_broker import AT, TOPIC_ID, one_broker, publish
+from tests.support.broker.one_broker import AT, TOPIC_ID, follow, one_broker, publish
 from tests.support.broker.replica_calls import append_to
 from tests.support.broker.replicas import ALL_ALIVE, image
 from tests.support.broker.requests import produce, topic_creation
@@ -253,3 +257,35 @@ async def test_a_batch_held_by_a_swap_is_not_appended_to_another_topic(tmp_path:
         assert late.done()
         assert late.result().error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert driver_of(replicas).log.log_end_offset == 0
+
+
+async def recompress_nothing_that_is_followed(directory: Path) -> None:
+    """Follow a leader, whose batch of another compression must be stored as it is."""
+    async with one_broker(directory) as replicas:
+        take = follow(replicas)
+        publish(replicas, image(2, 1, 2, (1, 2), replicas=(1, 2)), compression_type="uncompressed")
+        records = bytearray(batch(bytes(LARGE), Compression.GZIP, producer_id=7))
+        restamp(records, 0, base_offset=0, leader_epoch=1)
+        take(records)
+        log = driver_of(replicas).log
+        assert bytes(log.read(0, max_bytes=10**6, end_offset=1).records) == bytes(records)
+
+
+async def test_a_follower_stores_the_bytes_of_its_leader(tmp_path: Path) -> None:
+    await recompress_nothing_that_is_followed(tmp_path)
+
+
+async def test_a_follower_that_compresses_anew_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append_as_follower = Log.append_as_follower
+
+    def compress_anew(log: Log, records: Buffer, *args: Any, **options: Any) -> Any:
+        header = read_header(records)
+        data = unfold(records, header, decompressed_bytes_max=10**6)
+        changed, _ = recompressed(header, data, Compression.NONE, None)
+        return append_as_follower(log, changed, *args, **options)
+
+    monkeypatch.setattr(Log, "append_as_follower", compress_anew)
+    with pytest.raises(AssertionError):
+        await recompress_nothing_that_is_followed(tmp_path)
