@@ -1,14 +1,20 @@
 """Batches that the broker compresses anew: the records, and all but the compression, stay."""
 
+from typing import Any
+
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from quorumlog.broker.partitions.core import admission
 from quorumlog.broker.partitions.core.admission import admit, topic_limits
 from quorumlog.settings.topics import TopicConfig
 from quorumlog.wire.codec.compression import Compression
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.inspection import recompressed
 from quorumlog.wire.codec.records import (
+    BatchHeader,
     Record,
     decode_batch,
     encode_batch,
@@ -70,11 +76,11 @@ def test_records_in_are_records_out(
         is_transactional=producer_id >= 0,
     )
     limits = topic_limits(TopicConfig(configs, {}), is_internal=False)
-    admission = admit(memoryview(batch), limits, NOW_MS, AT)
-    assert admission.error_code is ErrorCode.NONE
-    stored = bytes(admission.records)
+    admitted = admit(memoryview(batch), limits, NOW_MS, AT)
+    assert admitted.error_code is ErrorCode.NONE
+    stored = bytes(admitted.records)
     header, sent = read_header(stored), read_header(batch)
-    assert header == admission.header
+    assert header == admitted.header
     validate_batch(stored, 0, header)
     assert header.attributes & 7 == TYPES[configs["compression.type"]]
     assert header.is_transactional == sent.is_transactional
@@ -88,3 +94,18 @@ def test_records_in_are_records_out(
         record if time_ms is None else record._replace(timestamp_ms=time_ms) for record in records
     ]
     assert decode_batch(stored) == expected
+
+
+def test_a_lost_sequence_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def loses_sequence(header: BatchHeader, *args: Any) -> tuple[bytes, BatchHeader]:
+        return recompressed(header._replace(base_sequence=-1), *args)
+
+    monkeypatch.setattr(admission, "recompressed", loses_sequence)
+    check = test_records_in_are_records_out.hypothesis.inner_test  # type: ignore[attr-defined]
+    with pytest.raises(AssertionError, match="base_sequence"):
+        check(
+            [Record(0, NOW_MS, None, b"v")],
+            Compression.NONE,
+            (7, 0, 5),
+            {"compression.type": "zstd"},
+        )

@@ -1,7 +1,9 @@
 """Removed files stay for `file.delete.delay.ms`, under names that a start removes."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,8 @@ from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
 from quorumlog.settings.kinds import LONG_MAX
 from quorumlog.settings.topics import TopicConfig
 from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.io import log_loader
+from quorumlog.storage.io.disk import Disk
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.records import Record, encode_batch
 from tests.support.broker.held_queue import HeldQueue
@@ -75,6 +79,21 @@ async def test_a_start_removes_the_files_that_wait(tmp_path: Path) -> None:
     async with one_broker(tmp_path, log_settings=SMALL, settings=DELAYED) as replicas:
         assert files(tmp_path) == LEFT
         assert replicas.drivers[AT].partition.state.log_start_offset == 5
+
+
+async def test_a_start_that_loads_removed_segments_again_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = log_loader._sweep
+
+    def loads_again(disk: Disk, directory: str, names: Sequence[str]) -> Any:
+        for name in names:
+            disk.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix('.deleted')}")
+        return sweep(disk, directory, disk.listdir(directory))
+
+    monkeypatch.setattr(log_loader, "_sweep", loads_again)
+    with pytest.raises(AssertionError):
+        await test_a_start_removes_the_files_that_wait(tmp_path)
 
 
 async def test_a_deleted_topic_goes_after_the_delay_of_the_node(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,18 +11,23 @@ from quorumlog.broker.partitions.core.admission import admit, topic_limits
 from quorumlog.broker.partitions.core.data_path import ProduceResult
 from quorumlog.broker.partitions.log import recompressions
 from quorumlog.broker.replicas import Replicas
+from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, TopicImage
 from quorumlog.settings.topics import TopicConfig
+from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.compression import Compression
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import TopicPartition
-from quorumlog.wire.codec.records import Record, decode_batches, encode_batch
+from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
+from quorumlog.wire.codec.inspection import recompressed, unfold
+from quorumlog.wire.codec.message import Buffer
+from quorumlog.wire.codec.records import Record, decode_batches, encode_batch, read_header, restamp
 from quorumlog.wire.codec.transaction_markers import TransactionMarker
 from tests.support.broker.held_queue import HeldQueue
-from tests.support.broker.one_broker import AT, one_broker, publish
+from tests.support.broker.one_broker import AT, TOPIC_ID, follow, one_broker, publish
 from tests.support.broker.replica_calls import append_to
-from tests.support.broker.replicas import image
+from tests.support.broker.replicas import ALL_ALIVE, image
 from tests.support.broker.requests import produce, topic_creation
-from tests.support.broker.transactional import ONE_SEGMENT, driver_of
+from tests.support.broker.scripted_verifier import ScriptedVerifier
+from tests.support.broker.transactional import ONE_SEGMENT, begin_append, driver_of, transactional
 from tests.support.groups.asking import asking
 
 LARGE = 5_000  # bytes of a value: such a batch is compressed in the disk queue
@@ -209,3 +215,77 @@ def test_a_level_changes_the_bytes() -> None:
         limits = topic_limits(TopicConfig(configs, {}), is_internal=False)
         sizes.append(len(admit(batch(value), limits, 1, AT).records))
     assert sizes[0] != sizes[1]
+
+
+def create_anew(replicas: Replicas) -> None:
+    """Delete the topic, and create another one of its name."""
+    deleted = ClusterDelta(partitions=frozenset({AT}), deleted_topics={AT.topic: TOPIC_ID})
+    replicas.publish(deleted, ClusterImage(brokers=ALL_ALIVE))
+    partitions = (image(1, 0, 0, (1,)),)
+    topic = TopicImage(name=AT.topic, topic_id=TopicId(b"o" * 16), partitions=partitions)
+    names = {topic.topic_id: AT.topic}
+    created = ClusterImage(brokers=ALL_ALIVE, topics={AT.topic: topic}, topic_names=names)
+    replicas.publish(ClusterDelta(partitions=frozenset({AT})), created)
+
+
+async def test_no_batch_that_waits_is_appended_to_another_topic_of_that_name(
+    tmp_path: Path,
+) -> None:
+    """Whether it waits for its compression or for its coordinator."""
+    queue, verifier = HeldQueue(), ScriptedVerifier(says=None)
+    async with one_broker(tmp_path, disk_queue=queue) as replicas:
+        publish(replicas, image(1, 0, 1, (1,)), compression_type="zstd")
+        unverified = begin_append(replicas, transactional(0), verifier)
+        queue.is_held = True
+        slow = begin(replicas, batch(bytes(LARGE)))
+        create_anew(replicas)
+        queue.held.rotate(-1)  # the compression is slower than the disk
+        queue.release()
+        verifier.asked[0].reply()
+        for late in (slow, unverified):
+            assert (await late).error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert driver_of(replicas).log.log_end_offset == 0
+
+
+async def test_a_batch_held_by_a_swap_is_not_appended_to_another_topic(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as replicas:
+        driver = driver_of(replicas)
+        driver.begin_exchange()
+        late = begin(replicas, batch(b"v"))
+        create_anew(replicas)
+        driver.end_exchange(None)
+        assert late.done()
+        assert late.result().error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert driver_of(replicas).log.log_end_offset == 0
+
+
+async def recompress_nothing_that_is_followed(directory: Path) -> None:
+    """Follow a leader, whose batch of another compression must be stored as it is."""
+    async with one_broker(directory) as replicas:
+        take = follow(replicas)
+        publish(replicas, image(2, 1, 2, (1, 2), replicas=(1, 2)), compression_type="uncompressed")
+        records = bytearray(batch(bytes(LARGE), Compression.GZIP, producer_id=7))
+        restamp(records, 0, base_offset=0, leader_epoch=1)
+        take(records)
+        log = driver_of(replicas).log
+        assert bytes(log.read(0, max_bytes=10**6, end_offset=1).records) == bytes(records)
+
+
+async def test_a_follower_stores_the_bytes_of_its_leader(tmp_path: Path) -> None:
+    await recompress_nothing_that_is_followed(tmp_path)
+
+
+async def test_a_follower_that_compresses_anew_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append_as_follower = Log.append_as_follower
+
+    def compress_anew(log: Log, records: Buffer, *args: Any, **options: Any) -> Any:
+        header = read_header(records)
+        data = unfold(records, header, decompressed_bytes_max=10**6)
+        changed, _ = recompressed(header, data, Compression.NONE, None)
+        return append_as_follower(log, changed, *args, **options)
+
+    monkeypatch.setattr(Log, "append_as_follower", compress_anew)
+    with pytest.raises(AssertionError):
+        await recompress_nothing_that_is_followed(tmp_path)

@@ -42,7 +42,7 @@ from quorumlog.broker.partitions.log.verified_appends import (
 from quorumlog.storage.core.append_checks import LeaderBatch
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, TopicPartition
+from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, TopicId, TopicPartition
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import BatchHeader, read_header
 from quorumlog.wire.codec.transaction_markers import TransactionMarker, encode_marker
@@ -113,7 +113,8 @@ class Appends:
         if driver.is_swapping_log and not recompressions.is_waiting(topic_partition):
             kept = bytes(records)  # the receive buffer may be reused
             again = partial(self.append, topic_partition, kept, acks=acks, timeout_ms=timeout_ms)
-            driver.hold(partial(again, done=done, transaction=transaction))
+            again = partial(again, done=done, transaction=transaction)
+            driver.hold(partial(self._append_held, driver, acks, done, again))
             return
         refusal = self._refusal(driver, acks)
         if refusal is not None:
@@ -122,7 +123,7 @@ class Appends:
         limits, wall_ms = self._replicas.limits_of(topic_partition.topic), self._wall_ms()
         request = topic_partition, acks, timeout_ms, done, transaction
         if recompressions.must_hold(topic_partition, records, limits):
-            admitted = partial(self._append_recompressed, request, limits)
+            admitted = partial(self._append_recompressed, request, driver.topic_id, limits)
             recompressions.hold(
                 topic_partition, records, limits, wall_ms, admitted=admitted, done=done
             )
@@ -130,23 +131,42 @@ class Appends:
         admission = admit(records, limits, wall_ms, topic_partition)
         self._append_admitted(driver, request, limits, admission)
 
-    def _append_recompressed(
-        self, request: _Request, limits: TopicLimits, admission: Admission
+    def _append_held(
+        self, held_by: PartitionDriver, acks: int, done: ProduceDone, again: Callable[[], None]
     ) -> None:
-        """Append a batch that has waited: the partition may have changed meanwhile."""
+        if self._driver_still(held_by.topic_partition, held_by.topic_id, acks, done) is not None:
+            again()
+
+    def _append_recompressed(
+        self, request: _Request, topic_id: TopicId, limits: TopicLimits, admission: Admission
+    ) -> None:
         at, acks, _, done, _ = request
-        driver = self._drivers.get(at)
+        driver = self._driver_still(at, topic_id, acks, done)
         if driver is None:
-            done(ProduceResult(self._replicas.error_for_missing(at)))
             return
         if driver.is_swapping_log:
-            driver.hold(partial(self._append_recompressed, request, limits, admission))
-            return
-        refusal = self._refusal(driver, acks)
-        if refusal is not None:
-            done(refusal)
+            driver.hold(partial(self._append_recompressed, request, topic_id, limits, admission))
         else:
             self._append_admitted(driver, request, limits, admission)
+
+    def _driver_still(
+        self, at: TopicPartition, topic_id: TopicId, acks: int, done: ProduceDone
+    ) -> PartitionDriver | None:
+        """Return the partition of a batch that has waited; None: `done` has got a refusal.
+
+        Meanwhile this broker may have lost the partition, or its topic may have been created anew.
+        """
+        driver = self._drivers.get(at)
+        if driver is None:
+            refusal: ProduceResult | None = ProduceResult(self._replicas.error_for_missing(at))
+        elif driver.topic_id != topic_id:
+            refusal = ProduceResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        else:
+            refusal = self._refusal(driver, acks)
+        if refusal is None:
+            return driver
+        done(refusal)
+        return None
 
     def _append_admitted(
         self, driver: PartitionDriver, request: _Request, limits: TopicLimits, admission: Admission
@@ -157,7 +177,9 @@ class Appends:
             driver.traffic.note_failed_produce()
             done(_refused(admission, driver))
             return
-        batch = AdmittedBatch(at, admission.records, header, acks, timeout_ms, done, transaction)
+        batch = AdmittedBatch(
+            *(at, driver.topic_id, admission.records, header, acks, timeout_ms, done, transaction)
+        )
         if limits.is_internal:  # a coordinator's batch
             self._append(driver, batch, driver.producers.check_epoch(header))
         elif header.producer_id < 0:  # not transactional: `admit` has checked that
@@ -265,7 +287,9 @@ class Appends:
         if error_code is _NONE:
             error_code = driver.producers.check_marker(marker, transaction_version)
         encoded, header = self._encoded(marker)
-        batch = AdmittedBatch(topic_partition, encoded, header, ACKS_ALL, NO_TIMEOUT_MS, done)
+        batch = AdmittedBatch(
+            *(topic_partition, driver.topic_id, encoded, header, ACKS_ALL, NO_TIMEOUT_MS, done)
+        )
         self._append(driver, batch, error_code, marker)
 
     def _encoded(self, marker: TransactionMarker) -> tuple[bytes, BatchHeader]:
@@ -286,15 +310,8 @@ class Appends:
         return None
 
     def _append_verified(self, batch: AdmittedBatch, guard: Guard | None) -> None:
-        """Append a batch that has waited: the partition may have changed meanwhile."""
-        driver = self._drivers.get(batch.at)
-        if driver is None:
-            batch.done(ProduceResult(self._replicas.error_for_missing(batch.at)))
-            return
-        refusal = self._refusal(driver, batch.acks)
-        if refusal is not None:
-            batch.done(refusal)
-        else:
+        driver = self._driver_still(batch.at, batch.topic_id, batch.acks, batch.done)
+        if driver is not None:
             self._append_checked(driver, batch, guard)
 
     def _append_checked(

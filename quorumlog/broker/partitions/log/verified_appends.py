@@ -14,7 +14,7 @@ from quorumlog.broker.partitions.core.verification import Guard, error_for_produ
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.invariants import some
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import BatchHeader
 
@@ -66,6 +66,7 @@ class AdmittedBatch(NamedTuple):
     """One batch that passed admission, and the parameters of its request."""
 
     at: TopicPartition
+    topic_id: TopicId
     records: Buffer
     header: BatchHeader
     acks: int
