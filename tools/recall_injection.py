@@ -9,7 +9,7 @@ disk's methods and their callers. One process has one mutant: nothing is restore
 import dataclasses
 import gc
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial, wraps
 from types import FunctionType
 from typing import Any, Final
@@ -137,6 +137,8 @@ def _classes(part: Any, seen: set[int]) -> Iterator[type]:
         inner = [*_closed_over(part)]
     elif dataclasses.is_dataclass(part) and not isinstance(part, type):
         inner = [getattr(part, field.name) for field in dataclasses.fields(part)]
+    elif isinstance(part, Mapping):
+        inner = [*part.values()]
     else:
         inner = []
     for one in inner:

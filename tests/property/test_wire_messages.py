@@ -136,7 +136,7 @@ def test_frames_carry_header_and_message(api_key: int) -> None:
 
 def test_an_unknown_version_is_refused_with_the_header() -> None:
     names = {18: "ApiVersions", 0: "Produce", 70: "ControllerRegistration", 78: "ShareFetch"}
-    unknown = (18, 99), (0, 2), (0, -1), (70, 0), (78, 1), (7, 0), (-5, 0), (32_000, 1)
+    unknown = (18, 99), (0, 2), (0, -1), (70, 0), (78, 9), (7, 0), (-5, 0), (32_000, 1)
     for api_key, version in unknown:
         frame = api_key.to_bytes(2, signed=True) + version.to_bytes(2, signed=True)
         frame += (77).to_bytes(4) + b"\0\2me" + b"what a future version holds"

@@ -108,7 +108,7 @@ def test_what_a_run_on_real_processes_says_is_noted(
         return subprocess.CompletedProcess(command, status, text, "went wrong")
 
     monkeypatch.setattr(subprocess, "run", done)
-    [noted] = clean_runs.real([8])
+    [noted] = clean_runs.real([9])
     assert (noted["valid"], noted["why"]) == expected
     [command] = commands
     assert noted["command"].startswith("quorumlog chaos run --workload append_read")

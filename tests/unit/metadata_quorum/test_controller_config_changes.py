@@ -323,7 +323,7 @@ TAKEN = [
 REFUSED = [
     ("segment.bytes", "1048575", "at least 1048576"),
     ("segment.bytes", "14", "at least 1048576"),
-    ("segment.bytes", "2147483648", "at most"),
+    ("segment.bytes", "2147483648", "no more than"),
     ("retention.ms", "1_0", "Not a number"),
     ("retention.ms", "1 0", "Not a number"),
     ("retention.ms", "\N{NO-BREAK SPACE}5", "Not a number"),  # Java's trim leaves it
