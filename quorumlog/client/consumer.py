@@ -324,7 +324,6 @@ class Consumer(AsyncClient[_Opened], Generic[KeyT, ValueT]):
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord[KeyT, ValueT]]:
         """Yield record after record, for ever. Each is processed when the next is requested."""
-        is_intercepted = bool(self.settings.interceptors)
         while True:
             for records in (await self.poll(ITERATION_POLL_MS, 1)).values():
                 for record in records:
@@ -334,7 +333,7 @@ class Consumer(AsyncClient[_Opened], Generic[KeyT, ValueT]):
                 found = self._next_at_hand()
                 if found is None:
                     break
-                if not is_intercepted:
+                if not self.settings.interceptors:
                     yield found
                     continue
                 for record in self._interception.consumed_record(found):

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -11,7 +10,6 @@ from typing import Any, cast
 
 import pytest
 
-from quorumlog import clock
 from quorumlog.client import (
     Consumer,
     ConsumerInterceptor,
@@ -26,7 +24,6 @@ from quorumlog.client import (
     TopicPartition,
 )
 from quorumlog.client.errors import CallableError
-from quorumlog.client.io import interception
 from quorumlog.client.settings import ConsumerOptions, ProducerOptions
 from quorumlog.client.sync import SyncConsumer, SyncProducer
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -448,27 +445,6 @@ async def test_a_consumers_interceptors_see_records_and_commits(result: Callable
             await consumer.poll_batches()
 
 
-def test_errors_and_slow_calls_are_logged_rarely(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    ticks = count()
-    monkeypatch.setattr(clock, "monotonic_s", lambda: next(ticks) * 0.05)
-    calls = interception.Interception("c")
-    noting = Noting()
-    calls.notify([noting.on_acknowledgement], ProducerRecord("t", b""), None, None)
-    assert caplog.records == []  # two readings of the clock: 50 ms
-    monkeypatch.setattr(clock, "monotonic_s", lambda: next(ticks) * 10.0)
-    for _ in range(9):
-        calls.notify([noting.on_acknowledgement], ProducerRecord("t", b""), None, None)
-    slow = [one.getMessage() for one in caplog.records]
-    assert slow[0] == (
-        "c: interceptor Noting.on_acknowledgement took 10000 ms: it blocks the client"
-    )
-    assert 2 <= len(slow) <= 6
-    assert "more times since the last entry" in slow[-1]
-    assert all(one.levelno == logging.WARNING for one in caplog.records)
-
-
 def test_callables_of_a_blocking_producer_run_in_its_thread(brokers: FakeCluster) -> None:
     threads = []
 
@@ -482,11 +458,6 @@ def test_callables_of_a_blocking_producer_run_in_its_thread(brokers: FakeCluster
         producer.flush()
     assert set(threads) == {threading.current_thread()}
     assert brokers.values() == [b"%d" % number for number in range(20)]
-
-
-class Awaiting(ConsumerInterceptor):
-    async def on_commit(self, offsets: Any) -> None:  # type: ignore[override]
-        """Nothing would await it."""
 
 
 @pytest.mark.parametrize(
@@ -506,16 +477,6 @@ class Awaiting(ConsumerInterceptor):
             Consumer,
             {"interceptors": [Noting()]},
             "interceptors must be a list, each of type Consum",
-        ),
-        (
-            Consumer,
-            {"interceptors": [Awaiting()]},
-            r"interceptors: Awaiting\.on_commit must not be async",
-        ),
-        (
-            Consumer,
-            {"value_deserializer": Awaiting().on_commit},
-            "value_deserializer must be a synchronous function or None",
         ),
         (
             Consumer,
