@@ -13,7 +13,7 @@ from quorumlog.addresses import host_and_port
 from quorumlog.cluster import layout, ports, registry, security, seeds, settings_check
 from quorumlog.cluster.cluster_status import NodeState
 from quorumlog.cluster.control_server import Connection, ControlServerProcess, has_ended
-from quorumlog.cluster.defaults import defaults_called
+from quorumlog.cluster.defaults import defaults_called, require_kept_defaults
 from quorumlog.cluster.errors import ClusterError, NodeFailed
 from quorumlog.cluster.forked import spawn_again, spawn_together
 from quorumlog.cluster.layout import ClusterSpec, NodeSpec
@@ -82,6 +82,7 @@ class ClusterNodes:
         found = layout.find(self.directory)
         if found is not None and (found.was_ready or self._is_used(found)):
             settings_check.require_kept(found, config, advertised, listeners, read_racks(racks))
+            require_kept_defaults(defaults, found.config)
             self._new_users = security.require_kept(found.security, protection)
             planned = found
         else:

@@ -73,3 +73,15 @@ def defaults_called(name: str, brokers: int) -> Mapping[str, str]:
             f"{brokers}: start more, or leave --defaults out"
         )
     return DEFAULTS[name]
+
+
+def require_kept_defaults(name: str, config: Mapping[str, str]) -> None:
+    """Refuse safe settings for a cluster that was created without. Raises InvalidArgument.
+
+    config: the settings of the cluster. A value that was given beside `--defaults safe` is kept.
+    """
+    if name == "safe" and not SAFE_SETTINGS.keys() <= config.keys():
+        raise InvalidArgument(
+            "--defaults safe: the cluster in this directory was created without, and keeps its "
+            "settings; leave --defaults out, or choose another --dir"
+        )

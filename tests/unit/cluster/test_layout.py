@@ -158,6 +158,15 @@ def test_the_safe_defaults_are_in_the_files_of_the_nodes(tmp_path: Path) -> None
     given = {**SAFE_SETTINGS, "min.insync.replicas": "3"}
     assert {f"{name}={value}" for name, value in given.items()} <= {*lines}
     assert made.check() == []
+    layout.save(tmp_path, replace(made.spec, was_ready=True))
+    assert LocalCluster(tmp_path, defaults="safe").spec.config == made.spec.config
+
+
+def test_a_cluster_that_exists_does_not_become_safe(tmp_path: Path) -> None:
+    made = LocalCluster(tmp_path, config={"min.insync.replicas": "2"})
+    layout.save(tmp_path, replace(made.spec, was_ready=True))
+    with pytest.raises(InvalidArgument, match=r"--defaults safe: .* keeps its settings"):
+        LocalCluster(tmp_path, defaults="safe")
 
 
 def test_a_shape_says_the_options_that_ask_for_it() -> None:
