@@ -77,14 +77,13 @@ class ClusterNodes:
         self.directory: Final = Path(directory or registry.temporary_path()).absolute()
         self._owner_pid: Final = os.getpid()
         program = Program(module=node_module, detached=detached, temporary=not directory)
-        self._program: Final = program
         self._control: Final = ControlServerProcess(self.directory, program, control, breakable)
+        self._program: Final = program
         found = layout.find(self.directory)
         if found is not None and (found.was_ready or self._is_used(found)):
             settings_check.require_kept(found, config, advertised, listeners, read_racks(racks))
             require_kept_defaults(defaults, found.config)
-            self._new_users = security.require_kept(found.security, protection)
-            planned = found
+            planned, self._new_users = found, security.require_kept(found.security, protection)
         else:
             self._failed, self._is_planned_here = found, True
             secured, self._new_users = security.read_options(protection)
