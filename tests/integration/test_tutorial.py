@@ -15,6 +15,7 @@ PAGES = [
 ]
 
 
+@pytest.mark.timeout(400)  # a chapter has up to four runs of the lab
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_reader_sees_what_the_page_shows(page: Path, tmp_path: Path) -> None:
     reader = Reader(tmp_path)
