@@ -159,8 +159,9 @@ def _client(owner: QuotaClient) -> str:
 
 
 def waiting_families(broker: NodeBroker) -> Iterator[Family]:
-    """Yield the requests that wait, the fetch sessions and the log directories."""
+    """Yield the requests that wait, the fetch sessions, the log directories and the cleaner."""
     replicas = broker.replicas
+    cleaner, manager_of = replicas.ticks.cleaner, "kafka_log_logcleanermanager_"
     described, sessions = replicas.descriptions, replicas.fetch_sessions
     waiting = [
         (labels({"delayedOperation": "Fetch"}), replicas.fetches.delayed_count),
@@ -188,8 +189,24 @@ def waiting_families(broker: NodeBroker) -> Iterator[Family]:
             "Log directories that have failed.",
             [("", described.offline_directories)],
         ),
+        (
+            f"{manager_of}uncleanable_partitions_count",
+            "Logs that are not compacted any more, because they cannot be read or written.",
+            [("", cleaner.uncleanable_count)],
+        ),
+        (
+            f"{manager_of}time_since_last_run_ms",
+            "Milliseconds since the cleaner has looked at all logs.",
+            [("", monotonic_ms() - cleaner.last_pass_ms)],
+        ),
     ):
         yield Family(name, "gauge", documentation, samples)
+    yield Family(
+        "quorumlog_log_cleaner_removed_records_total",
+        "counter",
+        "Records that compaction has removed.",
+        [("", cleaner.removed_count)],
+    )
 
 
 Led = tuple[str, PartitionDriver, PartitionImage]

@@ -119,6 +119,7 @@ async def test_a_compacted_log_keeps_the_newest_values_and_the_place_lasts(tmp_p
             write(replicas, f"k{number % 2}", f"{number}")
         assert await replicas.ticks.cleaner.clean_dirtiest()
         assert found(replicas) == [(3, b"3"), (4, b"4"), (5, b"5")]  # 5 is in the active segment
+        assert replicas.ticks.cleaner.removed_count == 3
         assert not await replicas.ticks.cleaner.clean_dirtiest()
     async with compacting(tmp_path) as replicas:
         assert found(replicas) == [(3, b"3"), (4, b"4"), (5, b"5")]
@@ -287,6 +288,7 @@ async def test_a_log_that_cannot_be_cleaned_leaves_its_turn_to_the_next(
         disk.errors = {}
         vars(bad.survey).pop("facts", None)
         assert await cleaner.clean_dirtiest() == (code == ENOSPC)  # it is tried again, or never
+        assert cleaner.uncleanable_count == (code == EIO)
 
 
 def refusing(code: int) -> Callable[..., list[SegmentFacts]]:

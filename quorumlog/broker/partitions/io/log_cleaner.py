@@ -69,7 +69,14 @@ class LogCleaner:
         self._refused: Final = LastingCondition(_logger)
         self._uncleanable: Final[set[tuple[TopicPartition, TopicId]]] = set()
         self.removed_records: Final = Counter[TopicPartition]()  # since the start
+        self.removed_count = 0  # of all partitions, deleted ones included
+        self.last_pass_ms = monotonic_ms()  # of a look at all logs, or the start
         self._one_at_a_time: Final = asyncio.Lock()  # the task's passes, and those on request
+
+    @property
+    def uncleanable_count(self) -> int:
+        """The number of logs that are not compacted any more, deleted ones included."""
+        return len(self._uncleanable)
 
     async def run(self) -> None:
         """Clean logs until cancelled."""
@@ -82,6 +89,7 @@ class LogCleaner:
         async with self._one_at_a_time:
             while await self.clean_dirtiest():
                 pass
+            self.last_pass_ms = monotonic_ms()
 
     async def compact(self, driver: PartitionDriver) -> bool:
         """Clean a log from its start, however little of it is dirty; False: it cannot be now.
@@ -228,6 +236,7 @@ class LogCleaner:
         finally:  # after a slice that may still be under way
             self._disk.submit(LANE, cleaning.remove_draft, lambda _: None)
         self.removed_records[at] += cleaning.removed_records
+        self.removed_count += cleaning.removed_records
         end_offset = Offset(cleaning.newest.end_offset)
         self._checkpoints.note_cleaned(at, end_offset)
         try:
