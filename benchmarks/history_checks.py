@@ -138,6 +138,7 @@ def _table(
     key = pa.DictionaryArray.from_arrays(pa.array(code, pa.int32()), topics).cast(pa.string())
     fields = [fs.take(pa.array(np.repeat(np.arange(len(op)), lengths))), key]
     fields += [pa.array(offset), pa.array(value), pa.array(np.full(len(code), ""))]
+    fields.append(pa.array(np.zeros(len(code), np.int64)))  # no checksums
     flat = pa.StructArray.from_arrays(fields, fields=[*MICRO.value_type])
     bounds = pa.array(np.append(0, np.cumsum(lengths)), pa.int32())
     empty = pa.array(np.full(len(op), ""))
@@ -169,7 +170,8 @@ def write_register(file: Path, operations: int) -> int:
     fs = pa.DictionaryArray.from_arrays(pa.array(np.where(writes, 0, 1), pa.int32()), names)
     fs, empty = fs.cast(pa.string()), pa.array(np.full(operations, ""))
     value = np.where(writes, op, op - 1)  # each takes effect as it begins
-    flat = [fs, np.full(operations, "x"), np.full(operations, -1), value, empty]
+    no_checksums = np.zeros(operations, np.int64)
+    flat = [fs, np.full(operations, "x"), np.full(operations, -1), value, empty, no_checksums]
     micro = pa.StructArray.from_arrays([pa.array(one) for one in flat], fields=[*MICRO.value_type])
     columns: dict[str, Any] = {
         "index": op,

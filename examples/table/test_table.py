@@ -17,6 +17,7 @@ def check(
     nemesis: ManualNemesis,
     read: Read = read_to_the_end,
     apply: Apply = apply,
+    refusals: int = 8,
 ) -> None:
     """Fail unless a new reader finds the last value of each key, and no deleted one."""
     topic = make_topic(partitions=2, configs={"cleanup.policy": "compact"})
@@ -33,7 +34,7 @@ def check(
         table.refresh()
         assert table.rows == wanted  # a reader that was there all the time
     nemesis.kill("partition-leader", topic=topic)
-    nemesis.answer("Fetch", "NOT_LEADER_OR_FOLLOWER", topic=topic, times=8)
+    nemesis.answer("Fetch", "NOT_LEADER_OR_FOLLOWER", topic=topic, times=refusals)
     with Table(cluster.bootstrap, topic, read, apply) as table:
         rows = table.rows
     for key in KEYS:
@@ -64,20 +65,21 @@ def take_an_empty_poll_for_the_end(consumer: SyncConsumer, rows: Rows, apply: Ap
 
 
 @pytest.mark.parametrize(
-    ("read", "apply", "found"),
+    ("read", "apply", "refusals", "found"),
     [
-        (read_to_the_end, ignore_tombstones, "is b'value 2' in the table, not None"),
-        (take_an_empty_poll_for_the_end, apply, "is None in the table, not b'value 2'"),
+        (read_to_the_end, ignore_tombstones, 8, "is b'value 2' in the table, not None"),
+        (take_an_empty_poll_for_the_end, apply, 1_000, "is None in the table, not b'value 2'"),
     ],
     ids=["ignored-tombstones", "empty-poll"],
 )
 def test_a_mistake_is_found(
     read: Read,
     apply: Apply,
+    refusals: int,
     found: str,
     quorumlog_cluster: LocalCluster,
     make_topic: MakeTopic,
     nemesis: ManualNemesis,
 ) -> None:
     with pytest.raises(AssertionError, match=found):
-        check(quorumlog_cluster, make_topic, nemesis, read, apply)
+        check(quorumlog_cluster, make_topic, nemesis, read, apply, refusals)

@@ -185,7 +185,7 @@ def test_a_run_ends_at_its_first_violated_rule_if_that_is_wanted() -> None:
 
 def test_a_forgotten_generation_is_found_in_the_committed_log() -> None:
     result = simulate_nodes(
-        0,
+        1,
         duration_ms=8_000,
         workload="group_consume",
         mutant="forgets_generations",

@@ -24,11 +24,11 @@ FOUND_BY: Final[dict[str, tuple[int, str, dict[str, Any]]]] = {
     ),
     "keeps_the_removed_in_the_isr": (25, "not live", {"faults": ("reassign", "kill")}),
     "takes_no_batch_that_began_earlier": (
-        1,
+        2,
         "not live",
         {"faults": ("delete_records", "wipe", "kill")},
     ),
-    "never_releases_throttles": (6, "not live", THROTTLED),
+    "never_releases_throttles": (1, "not live", THROTTLED),
     "throttles_in_sync_replicas": (0, "in-sync-served", THROTTLED),
     "leaves_grown_partitions_leaderless": (9, "not live", {"faults": CHURNING}),
     "places_on_the_unregistered": (3, "placed-registered", {"faults": CHURNING}),

@@ -153,7 +153,7 @@ def unseen_plot(series: RunSeries) -> str:
     for style, line in zip(("rate polled", "rate ok"), reversed(lines), strict=True):
         chart.line(line.points, style, line.label)
     items = [("rate polled", "not read by any reader yet"), ("rate ok", "not by an ordinary one")]
-    return chart.svg("Acknowledged records that were not read yet") + legend(*items)
+    return chart.svg("Acknowledged records not read yet") + legend(*items)
 
 
 def timeline_plot(series: RunSeries) -> str:
