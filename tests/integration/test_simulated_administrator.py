@@ -22,7 +22,11 @@ FOUND_BY: Final[dict[str, tuple[int, str, dict[str, Any]]]] = {
         "not live",
         {"faults": ("reassign", "kill"), "shape": ClusterShape(controllers=3, brokers=5)},
     ),
-    "keeps_the_removed_in_the_isr": (25, "not live", {"faults": ("reassign", "kill")}),
+    "keeps_the_removed_in_the_isr": (
+        0,
+        "not live",
+        {"faults": ("reassign", "kill"), "shape": ClusterShape(controllers=3, brokers=5)},
+    ),
     "takes_no_batch_that_began_earlier": (
         2,
         "not live",
