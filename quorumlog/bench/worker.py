@@ -77,7 +77,7 @@ class Worker:
     ) -> None:
         self._pipe.close()
         self._process.join(0 if kind is not None else _ENDS_WITHIN_S)
-        if self._process.is_alive():  # a load runs that nobody waits for
+        if self._process.is_alive():  # its load has no receiver any more
             self._process.kill()
             self._process.join()
 

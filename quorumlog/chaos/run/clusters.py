@@ -25,8 +25,8 @@ class RunClusters:
     """The clusters of a run.
 
     bootstrap: of the cluster that the workload's clients use; `target`: of a second one.
-    back_end: breaks all of them; None: they cannot be broken. `own`: those that the run has
-    started, the first one first.
+    back_end: breaks all of them; None: they cannot be broken. `own`: the clusters that the run
+    has started, in this order.
     """
 
     bootstrap: str
