@@ -92,6 +92,10 @@ def continued(seen: Seen) -> bool:
 
 
 def stopped_and_resumed(seen: Seen) -> bool:
-    """Return whether no burst ended well from 0.1 s after the kill on, until the start."""
-    silent = not any(seen.killed_s + 0.1 < one < seen.started_s for one in seen.acknowledged_s)
+    """Return whether no burst ended well from 0.1 s after the kill on, until the start.
+
+    The row of a start follows the first acknowledgements: brokers that start are at work before.
+    """
+    began_s = seen.started_s - 0.1
+    silent = not any(seen.killed_s + 0.1 < one < began_s for one in seen.acknowledged_s)
     return silent and any(one > seen.started_s for one in seen.acknowledged_s)
