@@ -30,7 +30,7 @@ class MirrorSettings:
         copies the records since its last position again.
     once: `run` returns after everything that the source had at the start is copied.
     on_recreated: a topic that was deleted and created again stops, or is copied from its start.
-    replication_factor: of created topics; None: that of the source, at most the number of brokers.
+    replication_factor: of created topics; None: the source's, at most the number of brokers.
     mm2_compatible: also write MirrorMaker 2's internal topics (KIP-382), with `target_alias`.
     *_interval_ms: between two refreshes of the topics, and of their settings (MirrorMaker 2's ten
         minutes); between two commits for groups.

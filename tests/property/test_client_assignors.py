@@ -21,7 +21,7 @@ from tests.support.client.assigning import NO_RACKS, placed
 from tests.support.sizes import examples
 
 KAFKA: Final = Path(__file__).parents[1] / "data/kafka_assignments.txt"
-"""What Apache Kafka 4.3.1's clients computed; tools/Assignments.java computes it anew."""
+"""Assignments by the clients of Apache Kafka 4.3.1; tools/Assignments.java makes them again."""
 TOPICS = ("a", "b", "c")
 RACKS = ("x", "y", "z")
 EXAMPLES = examples(150)
@@ -235,7 +235,7 @@ def test_a_member_that_joins_gets_half_and_nobody_has_more_meanwhile() -> None:
 
 @dataclass
 class Case:
-    """What a leader assigned; `data`: the user data of sticky members, `gets`: the assignment."""
+    """The result of a leader; `data`: the user data of sticky members, `gets`: the assignment."""
 
     assignor: str
     members: dict[str, Subscription] = field(default_factory=dict)

@@ -72,7 +72,7 @@ class NewestByKey:
             self.last = record
             into = self._newest if self._end is None else self._behind
             if self._keys.has(record.key):
-                into.pop(record.key, None)  # the order is that of the newest records
+                into.pop(record.key, None)  # keys are in the order of their newest records
                 into[record.key] = _newest_of(record)
             if self._end is not None and unequal_field(self._end, record) is None:
                 self.has_end = True

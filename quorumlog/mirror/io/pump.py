@@ -225,7 +225,7 @@ class Pump:
             await self._set_goals(wanted, unknown)
 
     async def _starts(self, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the log starts of new partitions, without those that have no leader now.
+        """Return the log starts of the new partitions that have a leader now.
 
         A partition without a leader must not keep the others waiting.
         """

@@ -231,7 +231,7 @@ def create_anew(replicas: Replicas) -> None:
 async def test_no_batch_that_waits_is_appended_to_another_topic_of_that_name(
     tmp_path: Path,
 ) -> None:
-    """Whether it waits for its compression or for its coordinator."""
+    """Whether the batch waits for its compression or for a coordinator."""
     queue, verifier = HeldQueue(), ScriptedVerifier(says=None)
     async with one_broker(tmp_path, disk_queue=queue) as replicas:
         publish(replicas, image(1, 0, 1, (1,)), compression_type="zstd")

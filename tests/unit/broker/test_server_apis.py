@@ -331,7 +331,7 @@ async def test_a_special_offset_is_known_from_its_version_on(tmp_path: Path) -> 
                 assert partition.error_code == expected, (version, timestamp)
 
 
-# What Apache Kafka 4.3.1 answers without tiered storage: (offset, timestamp, has an epoch) for the
+# Answers of Apache Kafka 4.3.1 without tiered storage: (offset, timestamp, has an epoch) for the
 # batches [0, 1], [2, 3] and [4, 5] of the timestamps 1000 to 1002, with the log start 0, then 3.
 NOTHING = -1, -1, False
 OFFSETS_OF_KAFKA = {
