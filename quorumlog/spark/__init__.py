@@ -11,6 +11,8 @@ there is no group. The package uses the client alone: reading batches into Arrow
 a second fetcher with its own errors.
 """
 
+import os
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,7 +22,20 @@ __all__ = ["register"]
 
 
 def register(spark: "SparkSession") -> None:
-    """Register `format("quorumlog")` in this session. Raises ImportError without PySpark."""
+    """Register `format("quorumlog")` in this session. Raises ImportError without PySpark.
+
+    Its workers on this machine run this interpreter, which has this package, unless PYSPARK_PYTHON
+    names another. Spark would start `python3`.
+    """
     from quorumlog.spark.source import QuorumlogSource
 
-    spark.dataSource.register(QuorumlogSource)
+    context = getattr(spark, "sparkContext", None)  # a Spark Connect session has none
+    if context is None or not context.master.startswith("local") or "PYSPARK_PYTHON" in os.environ:
+        spark.dataSource.register(QuorumlogSource)
+        return
+    spark_python = context.pythonExec
+    context.pythonExec = sys.executable
+    try:
+        spark.dataSource.register(QuorumlogSource)
+    finally:
+        context.pythonExec = spark_python

@@ -53,7 +53,11 @@ def produce(bootstrap: str, numbers: range) -> None:
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
     with spark_session("local[2]", is_short=True) as session:
+        context = session.sparkContext
+        spark_python, context.pythonExec = context.pythonExec, "a python3 without this package"
         register(session)
+        assert context.pythonExec == "a python3 without this package"
+        context.pythonExec = spark_python
         yield session
 
 
