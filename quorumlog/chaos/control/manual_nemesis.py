@@ -6,6 +6,7 @@ on.
 """
 
 import asyncio
+import itertools
 import random
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from concurrent.futures import Future
@@ -45,6 +46,7 @@ from quorumlog.client.sync.loop_thread import LoopThread
 
 _ROLE_TIMEOUT_S: Final = 15.0  # an election may be running
 _ROLE_POLL_S: Final = 0.05
+_ACTION_IDS: Final = itertools.count(1)  # of all nemeses: several may act on the same links
 _TOPIC_WAIT_S: Final = 1.0  # a topic that was just created is not in every node's metadata yet
 _BROKEN_BY: Final = {"start": "kill", "resume": "pause"}
 
@@ -373,7 +375,7 @@ class ManualNemesis:
     ) -> NodeIds:
         node_ids, role = await self._resolve(target, topic)
         scene = Scene(
-            action_id=f"by hand {self._number + 1}",
+            action_id=str(next(_ACTION_IDS)),
             victims=node_ids,
             running=await self._back_end.running(),
             all_nodes=self._back_end.node_ids,

@@ -71,8 +71,9 @@ class ErrorRule:
     """
 
     def __init__(self, rule: LinkRule, effect: Answer | Observe, seen: dict[tuple[str, str], int]):
-        self.id: Final = rule.id
+        self.rule: Final = rule
         self.effect: Final = effect
+        self.links = 0  # on which it is in force
         self.matched = self.answered = 0
         self.seen_before: Final = seen
         self.is_spent = False
@@ -232,18 +233,30 @@ class AnswerBook:
         self._rules: Final[dict[str, ErrorRule]] = {}
         self._seen: Final[dict[tuple[str, str], list[int]]] = {}
 
-    def of(self, rule: LinkRule) -> ErrorRule | None:
-        """Return the counts of a rule, which all its links share; None: it counts nothing."""
+    def imposed(self, rule: LinkRule) -> ErrorRule | None:
+        """Return the counts of a rule, which all its links share; None: it counts nothing.
+
+        A later rule with the id of an ended rule begins its own counts.
+        """
         effect = rule.effect
         if not isinstance(effect, Answer | Observe):
             return None
         found = self._rules.get(rule.id)
-        if found is None:
+        if found is None or found.rule is not rule:
             seen = {key: count for key, [count] in self._seen.items()}
+            self._rules.pop(rule.id, None)
             found = self._rules[rule.id] = ErrorRule(rule, effect, seen)
-            if len(self._rules) > _ENDED_MAX:
-                del self._rules[next(iter(self._rules))]
+        found.links += 1
         return found
+
+    def lifted(self, rule: ErrorRule) -> None:
+        """Note that a rule has ended on a link. The counts of the last ended rules are kept."""
+        rule.links -= 1
+        if rule.links:
+            return
+        ended = [one.rule.id for one in self._rules.values() if not one.links]
+        for rule_id in ended[:-_ENDED_MAX]:
+            del self._rules[rule_id]
 
     def count_of(self, api: str, client: str) -> list[int]:
         """Return the count of the requests seen on links with a rule: its only item."""
@@ -253,7 +266,7 @@ class AnswerBook:
     def tallies(self) -> dict[str, dict[str, Any]]:
         """Return by rule id: `matched`, `answered`, and `seen` since then: [API, client, count]."""
         return {
-            rule.id: {
+            rule_id: {
                 "matched": rule.matched,
                 "answered": rule.answered,
                 "seen": [
@@ -262,7 +275,7 @@ class AnswerBook:
                     if count > rule.seen_before.get(key, 0)
                 ],
             }
-            for rule in self._rules.values()
+            for rule_id, rule in self._rules.items()
         }
 
     def plan(self, head: bytes, rules: Sequence[ErrorRule]) -> Plan | None:

@@ -26,6 +26,7 @@ class LinkState:
         self.chance: Final = chance
         self.book: Final = AnswerBook() if book is None else book
         self._rules: Final[dict[str, LinkRule]] = {}
+        self._counted: Final[dict[str, ErrorRule]] = {}  # the rules with answers
         self.is_cut = False
         self.refuses = False
         self.is_plain = True  # no rule delays, limits or picks messages
@@ -37,14 +38,23 @@ class LinkState:
 
     def impose(self, rule: LinkRule) -> None:
         """Impose the rule."""
+        self._end(rule.id)
         self._rules[rule.id] = rule
+        if (counted := self.book.imposed(rule)) is not None:
+            self._counted[rule.id] = counted
         self._sum_up()
 
     def lift(self, rule_id: str) -> bool:
         """Lift the rule; return whether it was in force."""
-        found = self._rules.pop(rule_id, None)
+        was_in_force = rule_id in self._rules
+        self._end(rule_id)
         self._sum_up()
-        return found is not None
+        return was_in_force
+
+    def _end(self, rule_id: str) -> None:
+        self._rules.pop(rule_id, None)
+        if (counted := self._counted.pop(rule_id, None)) is not None:
+            self.book.lifted(counted)
 
     def _sum_up(self) -> None:
         effects = [rule.effect for rule in self._rules.values()]
@@ -58,8 +68,7 @@ class LinkState:
             for effect in effects
             if isinstance(effect, DropRequest | DelayRequest | DropReply)
         ]
-        counted = [self.book.of(rule) for rule in self._rules.values()]
-        self.answers = [rule for rule in counted if rule is not None]
+        self.answers = [*self._counted.values()]
         self._answers_to = {
             api: [rule for rule in self.answers if rule.effect.api == api]
             for api in {rule.effect.api for rule in self.answers}

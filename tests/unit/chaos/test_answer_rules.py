@@ -202,6 +202,18 @@ def test_limits_of_a_rule() -> None:
     assert refused(of_topic) == [2]
 
 
+def test_each_rule_keeps_its_own_counts() -> None:
+    one = Connection(Answer("Produce", "NOT_LEADER_OR_FOLLOWER", times=1))
+    assert one.ask(1, to_produce(0), 9) is None
+    for name in (0, 0, *range(3_000)):
+        one.state.impose(LinkRule(f"other {name}", (), Observe("Produce", "orders")))
+        assert name or one.tally("other 0") == (0, 0)
+        assert one.ask(2, to_produce(0), 9) is not None
+        one.state.lift(f"other {name}")
+    assert one.tally() == (1, 1)
+    assert len(one.book.tallies()) == 1_001
+
+
 def test_a_rule_of_one_client() -> None:
     one = Connection(Answer("Produce", "NOT_LEADER_OR_FOLLOWER", client_id="desk"))
     assert one.ask(1, to_produce(0), 9, client="desks") is not None

@@ -64,6 +64,15 @@ def test_rules_are_plain_values(nemesis: ManualNemesis, back_end: FakeBackEnd) -
     ]  # fmt: skip
 
 
+def test_the_rules_of_two_tests_on_one_cluster_differ(back_end: FakeBackEnd) -> None:
+    for _ in range(2):
+        with ManualNemesis(
+            back_end, topics=lambda: [], topic=None, seed=1, record=lambda *_: None
+        ) as nemesis:
+            nemesis.answer("Produce", "REQUEST_TIMED_OUT")
+    assert len({*back_end.imposed}) == 2
+
+
 def test_a_rule_of_a_block_ends_with_it(nemesis: ManualNemesis, back_end: FakeBackEnd) -> None:
     nemesis.answer("Fetch", "NOT_LEADER_OR_FOLLOWER")
     with nemesis.answering("Produce", "REQUEST_TIMED_OUT", on_call=2) as rule:
