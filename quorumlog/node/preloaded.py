@@ -4,9 +4,10 @@ import encodings.idna  # noqa: F401 - the first lookup of an address needs it
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
+from types import ModuleType
 
 from quorumlog.node.kept_code import kept_code
 from quorumlog.node.openssl import mentions_tls, settings_texts
@@ -14,16 +15,28 @@ from quorumlog.node.openssl import mentions_tls, settings_texts
 _OWN_HASHES = ("_md5", "_sha1", "_sha3", "_blake2")  # some systems build Python without
 
 
-@contextmanager
-def _without_openssl() -> Iterator[None]:
-    """Let imports of OpenSSL's modules fail in the block: a node without TLS uses few hashes.
+class _NoTls(ModuleType):
+    """Has a value for each name of `ssl`, none of use: uvloop copies its names when imported."""
 
-    With `ssl`, aiohttp makes two contexts with the system's certificates when it is imported.
-    `hashlib` uses OpenSSL if it is there; its first hash touches 1 MB of that library.
+    def __getattr__(self, name: str) -> object:
+        """Return a number for a constant, and a class that has no instances for any other name."""
+        return 0 if name.isupper() else _NoTlsObject
+
+
+class _NoTlsObject(Exception):
+    """In the place of the classes of `ssl`, of which some are errors."""
+
+
+@contextmanager
+def _stand_ins(modules: Mapping[str, ModuleType | None]) -> Iterator[None]:
+    """Let imports find these modules in the block, if the real ones are not loaded; None: no module.
+
+    A node without TLS saves 5 MB without OpenSSL. With `ssl`, aiohttp makes two contexts with the
+    system's certificates when it is imported. `hashlib` uses OpenSSL if it is there; a node without
+    TLS uses few hashes.
     """
-    names = ["ssl", *(["_hashlib"] if all(map(find_spec, _OWN_HASHES)) else [])]
-    absent = [name for name in names if name not in sys.modules]
-    sys.modules |= dict.fromkeys(absent)  # type: ignore[arg-type]  # None: its import fails
+    absent = {name: module for name, module in modules.items() if name not in sys.modules}
+    sys.modules |= absent  # type: ignore[arg-type]  # None: its import fails
     try:
         yield
     finally:
@@ -36,10 +49,11 @@ if mentions_tls(settings_texts(sys.argv[1:], os.environ)):
 
 gc.disable()  # imports leave hardly any garbage: collections would take a tenth of a start
 
-with kept_code(__file__), _without_openssl():
+_absent = {"ssl": None, **({"_hashlib": None} if all(map(find_spec, _OWN_HASHES)) else {})}
+with kept_code(__file__), _stand_ins(_absent):
     from quorumlog.node.main import main
 
-with suppress(ImportError):
+with suppress(ImportError), _stand_ins({"ssl": _NoTls("ssl")}):
     import uvloop  # noqa: F401 - the event loop needs it
 
 __all__ = ["main"]
