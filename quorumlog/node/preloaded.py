@@ -29,7 +29,7 @@ class _NoTlsObject(Exception):
 
 @contextmanager
 def _stand_ins(modules: Mapping[str, ModuleType | None]) -> Iterator[None]:
-    """Let imports find these modules in the block, if the real ones are not loaded; None: no module.
+    """Let imports find these modules in the block unless they are loaded; None: there is none.
 
     A node without TLS saves 5 MB without OpenSSL. With `ssl`, aiohttp makes two contexts with the
     system's certificates when it is imported. `hashlib` uses OpenSSL if it is there; a node without

@@ -192,6 +192,9 @@ class Connection(FrameProtocol):
         except MalformedFrame as error:
             self.close(error)
             return
+        except (ImportError, OSError) as error:  # of a rare message, such as without a file handle
+            self.close(Disconnect(f"the module of a message cannot be loaded: {error}"))
+            return
         if isinstance(request, ApiVersionsRequest):
             self._introduced(request.client_software_name, request.client_software_version)
         handler = self._handlers.get(header.api_key)
