@@ -34,6 +34,7 @@ class TopicKeeper:
 
     An error of one topic stops that topic until a later refresh succeeds; the others go on.
     lock: held while a topic's positions may be forgotten; the pump holds it while it copies.
+    names_at_source: of all topics, as of the last refresh.
     """
 
     settings: MirrorSettings
@@ -43,6 +44,7 @@ class TopicKeeper:
     names: TopicNames
     report: OnReport
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    names_at_source: tuple[str, ...] = ()
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # of refreshes
 
     async def refresh(self) -> None:
@@ -52,6 +54,7 @@ class TopicKeeper:
         """
         async with self._turn:
             at_source = await self.source.describe_topics()
+            self.names_at_source = tuple(at_source)
             at_target = await self.target.describe_topics()
             brokers = len((await self.target.describe_cluster()).nodes)
             selected = {name: at_source[name] for name in sorted(at_source) if name in self.names}

@@ -4,7 +4,12 @@ import pytest
 
 from quorumlog.client.descriptions import ConfigValue
 from quorumlog.mirror.core.position_records import Generation
-from quorumlog.mirror.core.selection import TopicNames, loop_under_same_names, returning_prefixes
+from quorumlog.mirror.core.selection import (
+    TopicNames,
+    loop_under_same_names,
+    returning_prefixes,
+    why_no_topic,
+)
 from quorumlog.mirror.core.topic_plan import (
     TopicFacts,
     TopicIds,
@@ -159,6 +164,22 @@ def test_a_topic_or_copy_that_was_replaced_stops_or_restarts(
 def test_brokers_without_topic_ids_replace_no_topic() -> None:
     assert plan(facts(NO_ID), TopicIds(), source=NO_ID) == TopicPlan()
     assert plan(facts(COPY), TopicIds(), source=NEW) == TopicPlan()
+
+
+@pytest.mark.parametrize(
+    ("expressions", "names_at_source", "reason"),
+    [
+        (["a"], [], "matches a: it has none that this user may describe"),
+        (["a", "b"], ["x"], "matches a or b: this user may describe x"),
+        (["a"], ["x1", "x2", "x3", "x4", "x5", "x6", "x7"], "x1, x2, x3, x4, x5 and 2 more"),
+        (["a"], ["x.a", "y"], "matches a: an expression must match the whole name, such as x.a"),
+        ([".*"], ["a.b"], "but topics that are excluded or copies of the target's: a.b"),
+    ],
+)
+def test_the_reason_for_no_topic_shows_the_mistake(
+    expressions: list[str], names_at_source: list[str], reason: str
+) -> None:
+    assert why_no_topic(expressions, names_at_source).endswith(reason)
 
 
 def config(value: str, source: int = 1) -> ConfigValue:
