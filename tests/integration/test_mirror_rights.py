@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -142,3 +143,19 @@ async def test_a_mirror_of_one_topic_that_may_not_be_read_ends_with_the_reason(
     checkpoint = (await read_status(wanted)).checkpoint
     assert checkpoint is not None
     assert "READ" in (checkpoint.stopped or {})["secret"]
+
+
+async def test_acls_are_copied_on_request(sides: Sides) -> None:
+    topic, copy, other = "guarded", "guarded.guarded", "User:reader"
+    own = replace(acl("guarded.", "all"), pattern_type="prefixed")  # of the mirror, on its copies
+    await create(sides.source, topic)
+    await send(sides.source, topic, numbers(0, 5))
+    copied = AclFilter(resource_name=copy, pattern_type="literal")
+    async with Admin(sides.source) as admin:
+        rights = acl(topic, "all"), acl(topic, "write", "allow", other)
+        await admin.create_acls([own, *rights, acl(topic, "read", "deny", other)])
+        await copy_once(settings(sides, topic, once=True))
+        assert await admin.describe_acls(copied) == []
+        await copy_once(settings(sides, topic, once=True, acls=True))
+        wanted = acl(copy, "read"), acl(copy, "read", "deny", other)
+        assert await admin.describe_acls(copied) == sorted(wanted)

@@ -96,6 +96,8 @@ class Session:
                         stopped = error
                     for task in others:
                         task.cancel()
+                if self.settings.once:  # the task may have ended before it did so
+                    await keeper.configure_all()
                 await self._checkpoint(groups, pump)
                 await pump.write_owed()
                 if stopped is not None:

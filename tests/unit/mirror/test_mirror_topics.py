@@ -1,8 +1,10 @@
 """Which topics are mirrored, under which names, and what happens to their copies."""
 
+from dataclasses import replace
+
 import pytest
 
-from quorumlog.client.descriptions import ConfigValue
+from quorumlog.client.descriptions import Acl, ConfigValue
 from quorumlog.mirror.core.position_records import Generation
 from quorumlog.mirror.core.selection import (
     TopicNames,
@@ -10,6 +12,7 @@ from quorumlog.mirror.core.selection import (
     returning_prefixes,
     why_no_topic,
 )
+from quorumlog.mirror.core.topic_acls import missing_acls
 from quorumlog.mirror.core.topic_plan import (
     TopicFacts,
     TopicIds,
@@ -199,6 +202,44 @@ def test_settings_of_the_topic_are_copied_and_those_of_the_cluster_are_not() -> 
     assert change.values == {"cleanup.policy": "compact", "retention.ms": "7"}
     assert change.delete == ("max.message.bytes",)
     assert not plan_configs(source, {**source, "min.insync.replicas": config("1")})
+
+
+def acl(topic: str, operation: str, permission: str = "allow", **changes: str) -> Acl:
+    fields = {"principal": "User:a", "host": "10.0.0.1"} | changes
+    return Acl(
+        resource_type="topic",
+        resource_name=topic,
+        operation=operation,
+        permission=permission,
+        **fields,
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "copied"),
+    [
+        (acl("orders", "read"), acl("a.orders", "read")),
+        (acl("orders", "write"), None),
+        (acl("orders", "write", "deny"), acl("a.orders", "write", "deny")),
+        (acl("orders", "all"), acl("a.orders", "read")),
+        (acl("orders", "all", "deny"), acl("a.orders", "all", "deny")),
+        (acl("orders", "alter_configs"), acl("a.orders", "alter_configs")),
+        (acl("orders", "read", host="*"), acl("a.orders", "read", host="*")),
+        (acl("orders", "read", pattern_type="prefixed"), None),
+        (acl("*", "read"), None),
+        (acl("bills", "read"), None),  # it is not mirrored
+        (replace(acl("orders", "read"), resource_type="group"), None),
+    ],
+)
+def test_acls_are_copied_by_the_rules_of_mirrormaker(source: Acl, copied: Acl | None) -> None:
+    wanted = [] if copied is None else [copied]
+    assert missing_acls([source], [], {"orders": "a.orders"}) == wanted
+    assert missing_acls([source], wanted, {"orders": "a.orders"}) == []
+
+
+def test_two_acls_with_one_copy_are_created_once() -> None:
+    both = [acl("orders", "all"), acl("orders", "read")]
+    assert missing_acls(both, [], {"orders": "a.orders"}) == [acl("a.orders", "read")]
 
 
 @pytest.mark.parametrize(
