@@ -86,8 +86,9 @@ class TopicKeeper:
     async def _copy_acls(self) -> None:
         copies = {topic.name: topic.copy for topic in self.copies if topic.is_active}
         try:
-            acls = [await side.describe_acls(_TOPIC_ACLS) for side in (self.source, self.target)]
-            missing = missing_acls(*acls, copies)
+            acls = await self.source.describe_acls(_TOPIC_ACLS)
+            present = await self.target.describe_acls(_TOPIC_ACLS)
+            missing = missing_acls(acls, present, copies)
             if missing:
                 await self.target.create_acls(missing)
         except KafkaError as error:

@@ -1,10 +1,13 @@
 """Which topics are mirrored, under which names, and what happens to their copies."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from quorumlog.client import AclFilter, ErrorCode, KafkaError
 from quorumlog.client.descriptions import Acl, ConfigValue
+from quorumlog.mirror.core.copies import Copies
 from quorumlog.mirror.core.position_records import Generation
 from quorumlog.mirror.core.selection import (
     TopicNames,
@@ -21,6 +24,8 @@ from quorumlog.mirror.core.topic_plan import (
     plan_configs,
     plan_topic,
 )
+from quorumlog.mirror.io.topics import TopicKeeper
+from quorumlog.mirror.reports import Report
 from quorumlog.mirror.settings import EXCLUDED_TOPICS, MirrorSettings
 
 OLD, NEW, COPY = b"o" * 16, b"n" * 16, b"c" * 16
@@ -258,3 +263,20 @@ def test_wrong_settings_are_refused(changes: dict[str, object], sentence: str) -
     values: dict[str, object] = {"source": {}, "target": {}, "topics": ("t",)}
     with pytest.raises(ValueError, match=sentence.replace("(", r"\(")):
         MirrorSettings(**values | changes)  # type: ignore[arg-type]
+
+
+class SideWithoutAcls:
+    async def describe_acls(self, _: AclFilter) -> list[Acl]:
+        raise KafkaError(ErrorCode.SECURITY_DISABLED, "no authorizer", definite=True)
+
+
+async def test_a_side_without_an_authorizer_is_reported_once_and_the_topics_are_copied() -> None:
+    reports: list[Report] = []
+    side: Any = SideWithoutAcls()
+    wanted = MirrorSettings(source={}, target={}, topics=("t",), acls=True)
+    keeper = TopicKeeper(wanted, side, side, Copies(), names(), reports.append)
+    await keeper.configure_all()
+    await keeper.configure_all()
+    assert [str(one) for one in reports] == [
+        "ACLs: not copied: a side has no ACLs: SECURITY_DISABLED: no authorizer"
+    ]
