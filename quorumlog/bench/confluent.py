@@ -19,6 +19,9 @@ from quorumlog.bench.load import (
     ProduceResult,
 )
 from quorumlog.bench.produce import Progress
+from quorumlog.client import ErrorCode, KafkaError
+from quorumlog.client.librdkafka import librdkafka_settings
+from quorumlog.client.security import SecuritySettings
 
 _SAMPLE_S: Final = 0.05
 _SHORT_SAMPLE_S: Final = 0.01
@@ -29,22 +32,40 @@ _DELIVERY_TIMEOUT_MS: Final = 120_000
 _LIBRARY_RETRIES_MAX: Final = 2_147_483_647
 
 
-class ConfluentRun:
-    """One run of a load; it blocks. `outcomes`: of each record, if the load keeps them."""
+def run_confluent(
+    client: Mapping[str, Any], load: ProduceLoad, progress: Progress
+) -> tuple[ProduceResult, bytearray]:
+    """Run a load; return the result, and the outcomes of its records if the load keeps them.
 
-    def __init__(self, client: Mapping[str, Any], load: ProduceLoad, progress: Progress) -> None:
-        """Raise ImportError without confluent-kafka, and ValueError for a secured cluster."""
-        import confluent_kafka
+    It blocks. Raises ImportError without confluent-kafka, ValueError for a wrong protection, and
+    KafkaError.
+    """
+    import confluent_kafka
 
-        if set(client) - {"bootstrap_servers", "client_id"}:
-            raise ValueError("the driver confluent measures clusters without TLS and SASL only")
+    try:
+        run = _ConfluentRun(confluent_kafka, client, load, progress)
+        return run.run(), run.outcomes
+    except confluent_kafka.KafkaException as failure:
+        error = failure.args[0]
+        code = max(error.code(), ErrorCode.UNKNOWN_SERVER_ERROR)  # its own codes are below
+        raise KafkaError(code, f"librdkafka: {error.str()}", definite=False) from failure
+
+
+class _ConfluentRun:
+    """One run of a load."""
+
+    def __init__(
+        self, library: Any, client: Mapping[str, Any], load: ProduceLoad, progress: Progress
+    ) -> None:
         servers = client["bootstrap_servers"]
         bootstrap = servers if isinstance(servers, str) else ",".join(servers)
-        self._library: Final = confluent_kafka
-        self._bootstrap: Final = {"bootstrap.servers": bootstrap}
+        fields = SecuritySettings.__dataclass_fields__
+        security = SecuritySettings(**{k: v for k, v in client.items() if k in fields})
+        self._library: Final = library
+        self._connection: Final = {"bootstrap.servers": bootstrap, **librdkafka_settings(security)}
         self._load: Final = load
         self._progress: Final = progress
-        self._producer: Final = confluent_kafka.Producer(self._settings())
+        self._producer: Final = library.Producer(self._settings())
         self._failed: Final = Counter[str]()
         self._latency: Final = Histogram()
         self._moments: Final[list[Moment]] = []
@@ -55,7 +76,7 @@ class ConfluentRun:
     def _settings(self) -> dict[str, Any]:
         load = self._load
         return {
-            **self._bootstrap,
+            **self._connection,
             "log_level": 2,  # no line for each connection to a broker that was killed on purpose
             "acks": str(load.acks),
             "enable.idempotence": load.idempotent,
@@ -70,8 +91,10 @@ class ConfluentRun:
     def run(self) -> ProduceResult:
         """Warm up, send, and wait for the last outcome."""
         load = self._load
-        topics = self._producer.list_topics(load.topic, timeout=_QUERY_S).topics
-        partitions = sorted(topics[load.topic].partitions)
+        topic = self._producer.list_topics(load.topic, timeout=_QUERY_S).topics[load.topic]
+        if topic.error is not None:
+            raise self._library.KafkaException(topic.error)
+        partitions = sorted(topic.partitions)
         before = self._log_ends(partitions) + self._warm_up(partitions)
         began_s = time.monotonic()
         sent = self._send_all(partitions, began_s)
@@ -161,7 +184,7 @@ class ConfluentRun:
     def _log_ends(self, partitions: list[int]) -> int:
         if not self._load.counts_stored:
             return 0
-        consumer = self._library.Consumer({**self._bootstrap, "group.id": "bench"})
+        consumer = self._library.Consumer({**self._connection, "group.id": "bench"})
         try:
             places = [self._library.TopicPartition(self._load.topic, one) for one in partitions]
             return sum(consumer.get_watermark_offsets(place, _QUERY_S)[1] for place in places)

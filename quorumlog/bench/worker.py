@@ -147,9 +147,8 @@ def _produce(
     client: dict[str, Any], driver: Driver, load: ProduceLoad, progress: Progress
 ) -> tuple[ProduceResult, bytearray]:
     if driver == "confluent":
-        from quorumlog.bench.confluent import ConfluentRun
+        from quorumlog.bench.confluent import run_confluent
 
-        confluent_run = ConfluentRun(client, load, progress)
-        return confluent_run.run(), confluent_run.outcomes
+        return run_confluent(client, load, progress)
     run = ProduceRun(client, load, progress)
     return asyncio.run(run.run()), run.outcomes

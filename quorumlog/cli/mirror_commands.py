@@ -9,6 +9,7 @@ import typer
 
 from quorumlog.cli.connect import run
 from quorumlog.cli.mirror_options import (
+    Acls,
     Alias,
     Compression,
     ExactlyOnce,
@@ -67,6 +68,7 @@ def mirror(
     exactly_once: ExactlyOnce = False,
     once: Once = False,
     recreated: Recreated = "stop",
+    acls: Acls = False,
     group_interval: GroupInterval = "10s",
     refresh_interval: RefreshInterval = "30s",
     replication_factor: ReplicationFactor = None,
@@ -94,6 +96,7 @@ def mirror(
         exactly_once=exactly_once,
         once=once,
         on_recreated=recreated,
+        acls=acls,
         group_interval_ms=parse_duration_ms(group_interval),
         refresh_interval_ms=parse_duration_ms(refresh_interval),
         replication_factor=replication_factor,

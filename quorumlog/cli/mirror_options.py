@@ -89,6 +89,14 @@ GroupInterval = Annotated[
 RefreshInterval = Annotated[
     str, typer.Option(metavar="TIME", help="Between two searches for new topics and partitions.")
 ]
+Acls = Annotated[
+    bool,
+    typer.Option(
+        "--acls",
+        help="Copy the ACLs of the topics, too: without ALLOW WRITE, and ALLOW ALL as ALLOW READ."
+        " None is deleted.",
+    ),
+]
 ReplicationFactor = Annotated[
     int | None,
     typer.Option(

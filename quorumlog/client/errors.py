@@ -228,6 +228,19 @@ class PositionLost(KafkaError):
         self.truncated_to: Final = truncated_to
 
 
+class TopicDenied(KafkaError):
+    """The user lacks a right on `topic`; definite. Source: TopicAuthorizationException."""
+
+    def __init__(self, topic: str, message: str) -> None:
+        super().__init__(ErrorCode.TOPIC_AUTHORIZATION_FAILED, message, definite=True)
+        self.topic: Final = topic
+
+    def again(self, *, definite: bool | None = None) -> "TopicDenied":
+        """Return an equal error to raise; it is always definite."""
+        del definite
+        return TopicDenied(self.topic, self.message)
+
+
 class TransactionError(KafkaError):
     """A transaction that cannot be committed: abortable, or fatal for its producer.
 
@@ -280,6 +293,13 @@ class AssignorError(KafkaError):
 def answered(code: int, message: str = "", *, earlier_definite: bool = True) -> KafkaError:
     """Return the error for a response with `code`; `earlier_definite`: of earlier attempts."""
     return KafkaError(code, message, definite=earlier_definite and known(code) in DEFINITE)
+
+
+def of_topic(code: int, topic: str, message: str, *, definite: bool = True) -> KafkaError:
+    """Return the error for a response with `code` about a topic; TopicDenied is always definite."""
+    if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        return TopicDenied(topic, message)
+    return KafkaError(code, message, definite=definite)
 
 
 def denied(code: int, resource: str, right: str) -> str:

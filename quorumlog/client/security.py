@@ -113,6 +113,12 @@ class SecuritySettings:
         return ConnectionSecurity(tls=tls, login=login)
 
 
+def token_of(security: SecuritySettings) -> str:
+    """Return a bearer token."""
+    token = security.sasl_token
+    return token() if callable(token) else token or ""
+
+
 class SecurityOptions(TypedDict, total=False):
     """The keyword arguments of SecuritySettings."""
 

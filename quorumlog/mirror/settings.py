@@ -30,6 +30,7 @@ class MirrorSettings:
         copies the records since its last position again.
     once: `run` returns after everything that the source had at the start is copied.
     on_recreated: a topic that was deleted and created again stops, or is copied from its start.
+    acls: the ACLs of the topics are copied, too, but the right to write (`core.topic_acls`).
     replication_factor: of created topics; None: the source's, at most the number of brokers.
     mm2_compatible: also write MirrorMaker 2's internal topics (KIP-382), with `target_alias`.
     *_interval_ms: between two refreshes of the topics, and of their settings (MirrorMaker 2's ten
@@ -50,6 +51,7 @@ class MirrorSettings:
     exactly_once: bool = False
     once: bool = False
     on_recreated: OnRecreated = "stop"
+    acls: bool = False
     replication_factor: int | None = None
     compression_type: CompressionType = "none"
     mm2_compatible: bool = False

@@ -15,6 +15,8 @@ import pytest
 
 from quorumlog import LocalCluster
 from quorumlog.addresses import host_and_port
+from quorumlog.bench.load import Driver
+from quorumlog.bench.running import Plan, run_scenarios
 from quorumlog.chaos.drivers.registry import DRIVERS, DriverUnavailable, load_driver
 from quorumlog.client import (
     Admin,
@@ -228,6 +230,16 @@ def test_commands_log_in(bootstrap: str) -> None:
     assert refused.returncode == 1
     assert "SASL_AUTHENTICATION_FAILED" in refused.stderr
     assert "wrong" not in refused.stderr
+
+
+@pytest.mark.parametrize("driver", ["client", "confluent"])
+def test_the_scenarios_of_the_bench_log_in(bootstrap: str, driver: Driver) -> None:
+    if driver == "confluent":
+        pytest.importorskip("confluent_kafka")
+    plan = Plan(only=(2,), messages=100, modes=("pipelined",), driver=driver, runs=1)
+    found = run_scenarios(plan, {"bootstrap_servers": bootstrap, **BY_SCRAM}, lambda *_: None)
+    runs = [one for each in found.results.throughput.values() for one in each]
+    assert {one.acknowledged for one in runs} == {100}
 
 
 def test_the_doctor_logs_in(bootstrap: str) -> None:

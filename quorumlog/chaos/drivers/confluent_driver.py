@@ -28,9 +28,10 @@ from quorumlog.chaos.drivers.driver import (
     SendFailed,
     SendOptions,
 )
-from quorumlog.chaos.drivers.security import SecuredDriver, of_confluent
+from quorumlog.chaos.drivers.security import SecuredDriver
 from quorumlog.chaos.drivers.worker import Worker, settled_elsewhere
 from quorumlog.chaos.history import UNKNOWN_OFFSET
+from quorumlog.client.librdkafka import librdkafka_settings
 
 _DELIVERY_TIMEOUT_MS: Final = 5_000
 _POLL_S: Final = 0.1
@@ -372,7 +373,7 @@ class ConfluentDriver(SecuredDriver, TopicCreation):
         {"groups", "offsets", "max-timestamp", "topics", "transactions", "consumer-protocol"}
     )
     bootstrap_name = "bootstrap.servers"
-    options_of = staticmethod(of_confluent)
+    options_of = staticmethod(librdkafka_settings)
 
     async def producer(
         self, bootstrap: str, client_id: str, batching: Batching = AT_ONCE

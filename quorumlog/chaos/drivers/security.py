@@ -5,12 +5,11 @@ from copy import copy
 from types import MappingProxyType
 from typing import Any, Final, Self
 
-from quorumlog.client.security import SecuritySettings
+from quorumlog.client.security import SecuritySettings, token_of
 
 PLAINTEXT: Final = SecuritySettings()
 NO_PROTECTION: Final[Mapping[str, Any]] = MappingProxyType({})
 """The protection of clients of quorumlog, as arguments, in plain text: `of_client(PLAINTEXT)`."""
-_TOKEN_LIFETIME_S: Final = 300.0  # librdkafka requests a new one before
 
 
 class SecuredDriver:
@@ -49,43 +48,6 @@ def of_client(security: SecuritySettings) -> dict[str, Any]:
         for name in SecuritySettings.__dataclass_fields__
         if (value := getattr(security, name)) != getattr(PLAINTEXT, name)
     }
-
-
-def of_confluent(security: SecuritySettings) -> dict[str, Any]:
-    """Return the configuration of librdkafka."""
-    found: dict[str, Any] = {"security.protocol": security.security_protocol}
-    for kind, value in (
-        ("ca", security.ssl_ca),
-        ("certificate", security.ssl_certificate),
-        ("key", security.ssl_key),
-    ):
-        if value is not None:
-            form = "pem" if "-----BEGIN" in str(value) else "location"
-            found[f"ssl.{kind}.{form}"] = str(value)
-    if security.ssl_key_password is not None:
-        found["ssl.key.password"] = security.ssl_key_password
-    if not security.ssl_check_hostname:
-        found["ssl.endpoint.identification.algorithm"] = "none"
-    if security.sasl_mechanism is not None:
-        found["sasl.mechanism"] = security.sasl_mechanism
-    if security.sasl_mechanism == "OAUTHBEARER":
-        found["oauth_cb"] = lambda _: _expiring(security)
-    elif security.sasl_mechanism is not None:
-        found["sasl.username"] = security.sasl_username
-        found["sasl.password"] = security.sasl_password
-    return found
-
-
-def _expiring(security: SecuritySettings) -> tuple[str, float]:
-    from time import time
-
-    return token_of(security), time() + _TOKEN_LIFETIME_S
-
-
-def token_of(security: SecuritySettings) -> str:
-    """Return a bearer token."""
-    token = security.sasl_token
-    return token() if callable(token) else token or ""
 
 
 def of_python(security: SecuritySettings) -> dict[str, Any]:

@@ -27,7 +27,14 @@ from quorumlog.client.core.position import (
     PositionState,
     Reset,
 )
-from quorumlog.client.errors import DeserializationError, KafkaError, PositionLost, answered, denied
+from quorumlog.client.errors import (
+    DEFINITE,
+    DeserializationError,
+    KafkaError,
+    PositionLost,
+    denied,
+    of_topic,
+)
 from quorumlog.client.offset_resets import parse_offset_reset
 from quorumlog.client.records import ConsumerRecord, OffsetAndMetadata
 from quorumlog.client.settings import ConsumerSettings
@@ -341,7 +348,8 @@ class Positions:
         if code != ErrorCode.NONE:
             if code not in RETRIABLE and code != ErrorCode.OFFSET_OUT_OF_RANGE:
                 name = position.topic_partition
-                self.report(name, answered(code, denied(code, str(name), "READ")))
+                message, definite = denied(code, str(name), "READ"), code in DEFINITE
+                self.report(name, of_topic(code, name.topic, message, definite=definite))
             self.handle_failure(now_ms, position, random_fraction)
             return True
         position.failures = 0

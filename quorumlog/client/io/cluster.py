@@ -18,7 +18,7 @@ from quorumlog.chance import random_fraction, shuffle
 from quorumlog.client.core.absences import may_appear
 from quorumlog.client.core.metadata_cache import Leader, MetadataCache, Node, TopicView
 from quorumlog.client.core.waits import Attempt
-from quorumlog.client.errors import KafkaError, answered, denied
+from quorumlog.client.errors import KafkaError, answered, denied, of_topic
 from quorumlog.client.io.broker_connections import BrokerConnections, api_of, unsupported
 from quorumlog.client.io.closing import Close, begin_closing
 from quorumlog.client.io.lookout import Failure, Lookout
@@ -412,8 +412,7 @@ class Cluster:
         code = ErrorCode.NONE if view is None else known(view.error_code)
         if code == ErrorCode.NONE or code in RETRIABLE:
             return None
-        message = denied(code, f"topic {name!r}", self.topic_right)
-        return KafkaError(code, message, definite=True)
+        return of_topic(code, name, denied(code, f"topic {name!r}", self.topic_right))
 
     async def _keep_updated(self) -> None:
         while True:

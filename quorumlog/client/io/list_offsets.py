@@ -8,7 +8,7 @@ from quorumlog.backoff import Backoff
 from quorumlog.chance import random_fraction
 from quorumlog.client.core.absences import NO_LEADER
 from quorumlog.client.core.topic_partitions import by_topic
-from quorumlog.client.errors import KafkaError, denied
+from quorumlog.client.errors import KafkaError, denied, of_topic
 from quorumlog.client.io.cluster import QUESTION_TIMEOUT_MS, Cluster
 from quorumlog.client.records import OffsetAndTimestamp
 from quorumlog.client.settings import IsolationLevel
@@ -123,6 +123,6 @@ async def _ask_one(
                 refused[name] = code.name
                 cluster.request_update()
             else:
-                message = denied(code, f"topic {answered_topic.name!r}", "DESCRIBE")
-                raise KafkaError(code, message, definite=True)
+                message = denied(code, f"topic {name.topic!r}", "DESCRIBE")
+                raise of_topic(code, name.topic, message)
     return found

@@ -40,7 +40,8 @@ class CopiedPartition:
 class CopiedTopic:
     """One topic and its copy. `stopped`: why it is not copied; None: it is copied.
 
-    is_at_source: the source has the topic now.
+    is_at_source: the source has the topic now. `refusals`: attempts in a row to read it that the
+    source refused.
     """
 
     name: str
@@ -50,6 +51,7 @@ class CopiedTopic:
     stopped: str | None = None
     retry_at_ms: float = 0.0
     is_at_source: bool = True
+    refusals: int = 0
 
     @property
     def is_recorded(self) -> bool:

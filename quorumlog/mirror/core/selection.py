@@ -17,6 +17,7 @@ OWN_TOPICS: Final = r"mirror\..*\.positions"
 """Each cluster's own: the positions of the mirrors that write to it."""
 HEARTBEATS: Final = "heartbeats"
 _SEPARATOR: Final = "."
+_NAMED_MAX: Final = 5
 
 
 class Expressions:
@@ -62,15 +63,16 @@ class TopicNames:
     def __contains__(self, name: object) -> bool:
         if not isinstance(name, str) or self.is_returning(name):
             return False
-        return name in self._topics or self._is_heartbeat(name)
+        return name in self._topics or self.is_heartbeat(name)
 
     def copy_of(self, name: str) -> str:
         """Return the name at the target."""
-        if self._is_heartbeat(name):
+        if self.is_heartbeat(name):
             return f"{self._alias}{_SEPARATOR}{name}"
         return self._prefix + name
 
-    def _is_heartbeat(self, name: str) -> bool:
+    def is_heartbeat(self, name: str) -> bool:
+        """Return whether the topic is copied, whatever the expressions."""
         return self._beats and name.rsplit(_SEPARATOR, maxsplit=1)[-1] == HEARTBEATS
 
     def is_returning(self, name: str) -> bool:
@@ -87,6 +89,31 @@ class TopicNames:
             or self._target_alias in hops
             or self._alias in hops[1:]
         )
+
+
+def why_no_topic(expressions: Sequence[str], names_at_source: Iterable[str]) -> str:
+    """Return why no topic is selected, for the person who wrote the expressions.
+
+    names_at_source: of all topics that the user may describe.
+    """
+    wanted = [re.compile(one) for one in expressions]
+    names = sorted(names_at_source)
+    reason = f"the source has no topic that matches {' or '.join(expressions)}"
+    if matching := [name for name in names if any(one.fullmatch(name) for one in wanted)]:
+        return (
+            f"{reason}, but topics that are excluded or copies of the target's: {some_of(matching)}"
+        )
+    if near := [name for name in names if any(one.search(name) for one in wanted)]:
+        return f"{reason}: an expression must match the whole name, such as {some_of(near)}"
+    if names:
+        return f"{reason}: this user may describe {some_of(names)}"
+    return f"{reason}: it has none that this user may describe"
+
+
+def some_of(names: Sequence[str]) -> str:
+    """Return the first names, and the number of the others."""
+    left = len(names) - _NAMED_MAX
+    return ", ".join(names[:_NAMED_MAX]) + (f" and {left} more" if left > 0 else "")
 
 
 def topic_names(

@@ -7,11 +7,14 @@ from math import inf
 from typing import Final
 
 from quorumlog import clock
+from quorumlog.backoff import Backoff
+from quorumlog.chance import random_fraction
 from quorumlog.client import Consumer, ErrorCode, KafkaError, OffsetAndMetadata, TopicPartition
-from quorumlog.client.errors import PositionLost
+from quorumlog.client.errors import PositionLost, TopicDenied
 from quorumlog.mirror.core.copies import UNKNOWN, Copies
 from quorumlog.mirror.core.lost_positions import resume_after_loss
 from quorumlog.mirror.core.position_records import Content, RecordKey
+from quorumlog.mirror.core.selection import some_of, why_no_topic
 from quorumlog.mirror.errors import MirrorRefused, TopicsStopped
 from quorumlog.mirror.io.topics import GONE, TopicKeeper
 from quorumlog.mirror.io.transfer import OwnRecord, Polled, TopicRefused, Transfer
@@ -32,13 +35,14 @@ class Progress:
     """Counts since the start of the mirror, and the goals of `once`.
 
     lag: records at the source after the positions. `goals`: the ends of the partitions when a
-    mirror with `once` began; None before.
+    mirror with `once` began; None before. `lacks_topics`: the source has no topic to copy yet.
     """
 
     records: int = 0
     size_in_bytes: int = 0
     lag: int = 0
     goals: dict[TopicPartition, int] | None = None
+    lacks_topics: bool = False
 
 
 class SessionOver(Exception):
@@ -85,7 +89,7 @@ class Pump:
         while True:
             if self._followed != self.copies.changes or clock.monotonic_ms() >= self._retry_at_ms:
                 async with self.keeper.lock:
-                    await self._assign()
+                    await self._try_to_assign()
             polled = await self._poll()
             if polled:
                 await self._copy(polled)
@@ -131,10 +135,25 @@ class Pump:
         """Handle an error of the source; raise it if the session cannot go on."""
         if isinstance(error, PositionLost):
             await self._resume(error)
+        elif isinstance(error, TopicDenied):
+            self._stop_denied(error)
         elif error.code in _GONE:
             self.is_stale.set()
         else:
             raise error
+
+    def _stop_denied(self, denied: TopicDenied) -> None:
+        """Stop a topic that the user may not read; the others go on. Another attempt follows."""
+        topic = self.copies.topics.get(denied.topic)
+        if topic is None or not topic.is_active:
+            return
+        topic.refusals += 1
+        backoff = Backoff(self.settings.refresh_interval_ms, self.settings.config_interval_ms)
+        wait_ms = backoff.delay_ms(topic.refusals, random_fraction())
+        reason = f"the source refuses its records: {denied}"
+        self.copies.stop(topic.name, topic.copy, reason, clock.monotonic_ms() + wait_ms)
+        if topic.refusals == 1:
+            self.report(Report(topic.name, f"stopped: {reason}", is_loss=True))
 
     # --- records ---
 
@@ -149,8 +168,17 @@ class Pump:
             except TopicRefused as refused:
                 await self._stop_refused(refused)
                 raise SessionOver from refused
+        self._note_readable(wanted)
         self.progress.records += sum(map(len, wanted.values()))
         self.progress.size_in_bytes += size
+
+    def _note_readable(self, places: Iterable[TopicPartition]) -> None:
+        """Report the topics of which the source refused the last attempts to read."""
+        for name in {place.topic for place in places}:
+            topic = self.copies.topics[name]
+            if topic.refusals:
+                topic.refusals = 0
+                self.report(Report(name, "is copied again"))
 
     def _is_copied(self, place: TopicPartition) -> bool:
         """Return whether the partition is still active: the topics may have changed in a poll."""
@@ -197,6 +225,13 @@ class Pump:
         return self._followed == self.copies.changes
 
     # --- partitions ---
+
+    async def _try_to_assign(self) -> None:
+        try:
+            await self._assign()
+        except TopicDenied as denied:
+            self._stop_denied(denied)
+            self._followed = -1
 
     async def _assign(self) -> None:
         """Read the active partitions, new partitions from their positions."""
@@ -260,15 +295,30 @@ class Pump:
             self.progress.goals |= await self.consumer.end_offsets(again)
 
     def _check_active(self, wanted: Sequence[TopicPartition]) -> None:
-        """Raise TopicsStopped if no topic is left; with `once`, MirrorRefused if there is none."""
-        stopped = self.copies.stopped()
-        if wanted:
+        """Raise TopicsStopped if no topic is left; with `once`, MirrorRefused if there is none.
+
+        Without `once`, report that the mirror waits for its first topic, and the end of the wait.
+        """
+        names, stopped = self.keeper.names, self.copies.stopped()
+        chosen = sorted({one.topic for one in wanted if not names.is_heartbeat(one.topic)})
+        if chosen:
+            if self.progress.lacks_topics:
+                self.progress.lacks_topics = False
+                self.report(Report("mirror", f"copies its first topics: {some_of(chosen)}"))
             return
         if stopped:
             raise TopicsStopped(stopped)
+        reason = why_no_topic(self.settings.topics, self.keeper.names_at_source)
         if self.settings.once:
-            names = ", ".join(self.settings.topics)
-            raise MirrorRefused(f"the source has no topic that matches {names}")
+            raise MirrorRefused(
+                f"{reason}; nothing was copied: change the expressions (--topic, --exclude), or"
+                " give the user DESCRIBE on the topics"
+            )
+        if not self.progress.lacks_topics:
+            self.progress.lacks_topics = True
+            seconds = self.settings.refresh_interval_ms / 1000
+            message = f"{reason}; the mirror waits, and searches again every {seconds:g} s"
+            self.report(Report("mirror", message, is_loss=True))
 
     def _seek(self, place: TopicPartition) -> None:
         one = self.copies.of(place)

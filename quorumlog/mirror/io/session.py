@@ -26,7 +26,7 @@ from quorumlog.mirror.core.selection import (
     topic_names,
 )
 from quorumlog.mirror.dependencies import MirrorDependencies
-from quorumlog.mirror.errors import MirrorFenced, MirrorLoop, MirrorRefused
+from quorumlog.mirror.errors import MirrorFenced, MirrorLoop, MirrorRefused, TopicsStopped
 from quorumlog.mirror.io.groups import GroupKeeper
 from quorumlog.mirror.io.mm2_topics import Mm2Topics
 from quorumlog.mirror.io.positions_topic import (
@@ -89,11 +89,19 @@ class Session:
                     ]
                     if self._mm2 is not None:
                         others.append(tasks.create_task(self._mm2.beat()))
-                    await pump.run()
+                    stopped: TopicsStopped | None = None
+                    try:
+                        await pump.run()
+                    except TopicsStopped as error:  # `status` shows the reasons afterwards
+                        stopped = error
                     for task in others:
                         task.cancel()
+                if self.settings.once:  # the task may have ended before it did so
+                    await keeper.configure_all()
                 await self._checkpoint(groups, pump)
                 await pump.write_owed()
+                if stopped is not None:
+                    raise stopped
         except BaseExceptionGroup as group:
             raise _first(group) from group
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from quorumlog import clock
 from quorumlog.client import Admin, Consumer, TopicPartition
+from quorumlog.client.errors import TopicDenied
 from quorumlog.mirror.core.position_records import CHECKPOINT_KEY, Checkpoint, Generation, Position
 from quorumlog.mirror.core.selection import TopicNames, topic_names
 from quorumlog.mirror.core.topic_plan import is_replaced
@@ -137,8 +138,12 @@ async def _partitions(
 async def _times(
     client: Mapping[str, Any], positions: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Return the timestamp of the first record at each position; none if it takes too long."""
+    """Return the timestamp of the first record at each position.
+
+    A partition that takes too long has none, nor has a topic that the user may not read.
+    """
     found: dict[TopicPartition, int] = {}
+    denied: set[str] = set()
     if not positions:
         return found
     consumer = Consumer(
@@ -152,9 +157,12 @@ async def _times(
         for place, offset in positions.items():
             consumer.seek(place, offset)
         for _ in range(_POLLS):
-            for place, records in (await consumer.poll(_POLL_MS)).items():
-                found.setdefault(place, records[0].timestamp_ms)
-            missing = positions.keys() - found.keys()
+            try:
+                for place, records in (await consumer.poll(_POLL_MS)).items():
+                    found.setdefault(place, records[0].timestamp_ms)
+            except TopicDenied as error:
+                denied.add(error.topic)
+            missing = [one for one in positions if one not in found and one.topic not in denied]
             if not missing:
                 break
             consumer.assign(sorted(missing))

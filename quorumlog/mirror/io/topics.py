@@ -1,4 +1,7 @@
-"""Compares the topics of both sides, and creates, grows and configures the copies."""
+"""Compares the topics of both sides, and creates, grows and configures the copies.
+
+Their ACLs are copied on request.
+"""
 
 import asyncio
 from collections.abc import Coroutine
@@ -6,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from quorumlog import clock
-from quorumlog.client import Admin, ErrorCode, KafkaError, NewTopic, TopicPartition
+from quorumlog.client import AclFilter, Admin, ErrorCode, KafkaError, NewTopic, TopicPartition
 from quorumlog.client.descriptions import TopicDescription
 from quorumlog.client.errors import DENIED
 from quorumlog.mirror.core.copies import Copies
 from quorumlog.mirror.core.selection import TopicNames
+from quorumlog.mirror.core.topic_acls import missing_acls
 from quorumlog.mirror.core.topic_plan import (
     TopicFacts,
     TopicIds,
@@ -25,6 +29,7 @@ from quorumlog.mirror.settings import MirrorSettings
 GONE: Final = "the source has the topic no longer; its copy stays"
 _LOOKS: Final = 50
 _LOOK_MS: Final = 100
+_TOPIC_ACLS: Final = AclFilter(resource_type="topic", pattern_type="literal")
 _RAISING: Final = DENIED - {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
 
 
@@ -34,6 +39,7 @@ class TopicKeeper:
 
     An error of one topic stops that topic until a later refresh succeeds; the others go on.
     lock: held while a topic's positions may be forgotten; the pump holds it while it copies.
+    names_at_source: of all topics, as of the last refresh.
     """
 
     settings: MirrorSettings
@@ -43,6 +49,8 @@ class TopicKeeper:
     names: TopicNames
     report: OnReport
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    names_at_source: tuple[str, ...] = ()
+    _lacks_acls: bool = False
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # of refreshes
 
     async def refresh(self) -> None:
@@ -52,6 +60,7 @@ class TopicKeeper:
         """
         async with self._turn:
             at_source = await self.source.describe_topics()
+            self.names_at_source = tuple(at_source)
             at_target = await self.target.describe_topics()
             brokers = len((await self.target.describe_cluster()).nodes)
             selected = {name: at_source[name] for name in sorted(at_source) if name in self.names}
@@ -67,10 +76,33 @@ class TopicKeeper:
                     await self._try(name, copy, work)
 
     async def configure_all(self) -> None:
-        """Give the copies the settings of the source's topics. Raises KafkaError."""
+        """Give the copies the settings of the source's topics, and the ACLs. Raises KafkaError."""
         for topic in self.copies:
             if topic.is_active:
                 await self._try(topic.name, topic.copy, self._configure(topic.name, topic.copy))
+        if self.settings.acls:
+            await self._copy_acls()
+
+    async def _copy_acls(self) -> None:
+        copies = {topic.name: topic.copy for topic in self.copies if topic.is_active}
+        try:
+            acls = await self.source.describe_acls(_TOPIC_ACLS)
+            present = await self.target.describe_acls(_TOPIC_ACLS)
+            missing = missing_acls(acls, present, copies)
+            if missing:
+                await self.target.create_acls(missing)
+        except KafkaError as error:
+            if error.code is not ErrorCode.SECURITY_DISABLED:
+                raise
+            if not self._lacks_acls:
+                self.report(
+                    Report("ACLs", f"not copied: a side has no ACLs: {error}", is_loss=True)
+                )
+            self._lacks_acls = True
+        else:
+            for name in sorted({one.resource_name for one in missing}):
+                count = sum(one.resource_name == name for one in missing)
+                self.report(Report("ACLs", f"{name} has {count} more of the source"))
 
     async def message_bytes(self, copy: str) -> int | None:
         """Return max.message.bytes of a topic at the target; None if it is unknown."""

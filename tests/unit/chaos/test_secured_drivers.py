@@ -10,11 +10,12 @@ import pytest
 from quorumlog.chaos.back_ends.local_processes import LocalProcesses
 from quorumlog.chaos.drivers import registry
 from quorumlog.chaos.drivers.registry import DRIVERS, load_driver
-from quorumlog.chaos.drivers.security import PLAINTEXT, of_client, of_confluent, of_kafka_python
+from quorumlog.chaos.drivers.security import PLAINTEXT, of_client, of_kafka_python
 from quorumlog.chaos.faults.links import OF_REQUESTS
 from quorumlog.chaos.faults.registry import STEP_FAULTS
 from quorumlog.chaos.run.run import run
 from quorumlog.chaos.run.run_settings import RunSettings
+from quorumlog.client.librdkafka import librdkafka_settings
 from quorumlog.client.security import SecuritySettings
 from tests.support.chaos.fake_cluster import FakeCluster
 
@@ -33,20 +34,20 @@ TLS = SecuritySettings(
 
 
 def test_the_options_of_librdkafka() -> None:
-    assert of_confluent(SCRAM) == {
+    assert librdkafka_settings(SCRAM) == {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "SCRAM-SHA-512",
         "sasl.username": "alice",
         "sasl.password": "secret",
     }
-    assert of_confluent(replace(TLS, ssl_check_hostname=False)) == {
+    assert librdkafka_settings(replace(TLS, ssl_check_hostname=False)) == {
         "security.protocol": "SSL",
         "ssl.ca.location": "ca.pem",
         "ssl.certificate.pem": "-----BEGIN X",
         "ssl.key.location": "k.pem",
         "ssl.endpoint.identification.algorithm": "none",
     }
-    token, expiry_s = of_confluent(BEARER)["oauth_cb"]("")
+    token, expiry_s = librdkafka_settings(BEARER)["oauth_cb"]("")
     assert token == "t"
     assert expiry_s > 1e9
 

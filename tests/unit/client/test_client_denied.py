@@ -3,6 +3,7 @@
 import pytest
 
 from quorumlog.client import ErrorCode, KafkaError, Producer, TopicPartition
+from quorumlog.client.errors import TopicDenied
 from quorumlog.client.io.coordinator import commit_error
 from tests.support.client.fake_cluster import FETCH, LIST_OFFSETS, FakeCluster
 from tests.support.client.opened import consuming, producing
@@ -73,9 +74,10 @@ async def test_a_leader_that_denies_is_raised_by_poll(api: int) -> None:
     async with consuming(auto_offset_reset="earliest") as (cluster, consumer):
         deny(cluster, api)
         consumer.assign([T])
-        with pytest.raises(KafkaError, match=r"the user may lack (READ|DESCRIBE) on ") as error:
+        with pytest.raises(TopicDenied, match=r"the user may lack (READ|DESCRIBE) on ") as error:
             await consumer.poll(20_000)
         assert error.value.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert (error.value.topic, error.value.definite) == ("t", True)
 
 
 async def test_a_producer_names_the_right_to_write() -> None:

@@ -1,10 +1,21 @@
 """Which topics are mirrored, under which names, and what happens to their copies."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
-from quorumlog.client.descriptions import ConfigValue
+from quorumlog.client import AclFilter, ErrorCode, KafkaError
+from quorumlog.client.descriptions import Acl, ConfigValue
+from quorumlog.mirror.core.copies import Copies
 from quorumlog.mirror.core.position_records import Generation
-from quorumlog.mirror.core.selection import TopicNames, loop_under_same_names, returning_prefixes
+from quorumlog.mirror.core.selection import (
+    TopicNames,
+    loop_under_same_names,
+    returning_prefixes,
+    why_no_topic,
+)
+from quorumlog.mirror.core.topic_acls import missing_acls
 from quorumlog.mirror.core.topic_plan import (
     TopicFacts,
     TopicIds,
@@ -13,6 +24,8 @@ from quorumlog.mirror.core.topic_plan import (
     plan_configs,
     plan_topic,
 )
+from quorumlog.mirror.io.topics import TopicKeeper
+from quorumlog.mirror.reports import Report
 from quorumlog.mirror.settings import EXCLUDED_TOPICS, MirrorSettings
 
 OLD, NEW, COPY = b"o" * 16, b"n" * 16, b"c" * 16
@@ -161,6 +174,22 @@ def test_brokers_without_topic_ids_replace_no_topic() -> None:
     assert plan(facts(COPY), TopicIds(), source=NEW) == TopicPlan()
 
 
+@pytest.mark.parametrize(
+    ("expressions", "names_at_source", "reason"),
+    [
+        (["a"], [], "matches a: it has none that this user may describe"),
+        (["a", "b"], ["x"], "matches a or b: this user may describe x"),
+        (["a"], ["x1", "x2", "x3", "x4", "x5", "x6", "x7"], "x1, x2, x3, x4, x5 and 2 more"),
+        (["a"], ["x.a", "y"], "matches a: an expression must match the whole name, such as x.a"),
+        ([".*"], ["a.b"], "but topics that are excluded or copies of the target's: a.b"),
+    ],
+)
+def test_the_reason_for_no_topic_shows_the_mistake(
+    expressions: list[str], names_at_source: list[str], reason: str
+) -> None:
+    assert why_no_topic(expressions, names_at_source).endswith(reason)
+
+
 def config(value: str, source: int = 1) -> ConfigValue:
     return ConfigValue(value=value, source=source, is_read_only=False, is_sensitive=False)
 
@@ -180,6 +209,44 @@ def test_settings_of_the_topic_are_copied_and_those_of_the_cluster_are_not() -> 
     assert not plan_configs(source, {**source, "min.insync.replicas": config("1")})
 
 
+def acl(topic: str, operation: str, permission: str = "allow", **changes: str) -> Acl:
+    fields = {"principal": "User:a", "host": "10.0.0.1"} | changes
+    return Acl(
+        resource_type="topic",
+        resource_name=topic,
+        operation=operation,
+        permission=permission,
+        **fields,
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "copied"),
+    [
+        (acl("orders", "read"), acl("a.orders", "read")),
+        (acl("orders", "write"), None),
+        (acl("orders", "write", "deny"), acl("a.orders", "write", "deny")),
+        (acl("orders", "all"), acl("a.orders", "read")),
+        (acl("orders", "all", "deny"), acl("a.orders", "all", "deny")),
+        (acl("orders", "alter_configs"), acl("a.orders", "alter_configs")),
+        (acl("orders", "read", host="*"), acl("a.orders", "read", host="*")),
+        (acl("orders", "read", pattern_type="prefixed"), None),
+        (acl("*", "read"), None),
+        (acl("bills", "read"), None),  # it is not mirrored
+        (replace(acl("orders", "read"), resource_type="group"), None),
+    ],
+)
+def test_acls_are_copied_by_the_rules_of_mirrormaker(source: Acl, copied: Acl | None) -> None:
+    wanted = [] if copied is None else [copied]
+    assert missing_acls([source], [], {"orders": "a.orders"}) == wanted
+    assert missing_acls([source], wanted, {"orders": "a.orders"}) == []
+
+
+def test_two_acls_with_one_copy_are_created_once() -> None:
+    both = [acl("orders", "all"), acl("orders", "read")]
+    assert missing_acls(both, [], {"orders": "a.orders"}) == [acl("a.orders", "read")]
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
@@ -196,3 +263,20 @@ def test_wrong_settings_are_refused(changes: dict[str, object], sentence: str) -
     values: dict[str, object] = {"source": {}, "target": {}, "topics": ("t",)}
     with pytest.raises(ValueError, match=sentence.replace("(", r"\(")):
         MirrorSettings(**values | changes)  # type: ignore[arg-type]
+
+
+class SideWithoutAcls:
+    async def describe_acls(self, _: AclFilter) -> list[Acl]:
+        raise KafkaError(ErrorCode.SECURITY_DISABLED, "no authorizer", definite=True)
+
+
+async def test_a_side_without_an_authorizer_is_reported_once_and_the_topics_are_copied() -> None:
+    reports: list[Report] = []
+    side: Any = SideWithoutAcls()
+    wanted = MirrorSettings(source={}, target={}, topics=("t",), acls=True)
+    keeper = TopicKeeper(wanted, side, side, Copies(), names(), reports.append)
+    await keeper.configure_all()
+    await keeper.configure_all()
+    assert [str(one) for one in reports] == [
+        "ACLs: not copied: a side has no ACLs: SECURITY_DISABLED: no authorizer"
+    ]
