@@ -13,12 +13,20 @@ pytestmark = pytest.mark.integration
 DAY_MS = 86_400_000
 
 
-def leaderships(machine: Machine) -> dict[str, tuple[int, int]]:
+def leaderships(machine: Machine) -> dict[str, tuple[int, ...]]:
+    """Return leader, leader epoch and ISR of each partition, and the sessions of the brokers."""
     assert machine.node is not None
-    return {
-        f"{name}-{index}": (partition.leader_id, partition.leader_epoch)
-        for name, topic in machine.node.quorum.image.topics.items()
+    image = machine.node.quorum.image
+    led: dict[str, tuple[int, ...]] = {
+        f"{name}-{index}": (partition.leader_id, partition.leader_epoch, *sorted(partition.isr))
+        for name, topic in image.topics.items()
         for index, partition in enumerate(topic.partitions)
+    }
+    fenced = [broker_id for broker_id, broker in image.brokers.items() if broker.fenced]
+    return {
+        **led,
+        "fenced": (*fenced,),
+        "quorum": (int(str(machine.node.quorum.describe()["leader_epoch"])),),
     }
 
 
@@ -69,7 +77,10 @@ def test_six_days_expire_nothing_and_disturb_no_workload(monkeypatch: pytest.Mon
     assert (result.valid, result.violations, result.anomalies) == (True, (), ())
 
 
-def test_eight_days_expire_the_records_of_a_week(monkeypatch: pytest.MonkeyPatch) -> None:
-    ending_with_days(monkeypatch, 8, expires=True)
+@pytest.mark.parametrize("days", [8, 365])
+def test_more_than_a_week_expires_the_records_of_a_week_and_moves_no_leader(
+    monkeypatch: pytest.MonkeyPatch, days: int
+) -> None:
+    ending_with_days(monkeypatch, days, expires=True)
     result = simulate_nodes(1, duration_ms=2_000, faults=())
     assert not [one for one in result.violations if "days" in one or "begin behind" in one]

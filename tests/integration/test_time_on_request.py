@@ -234,15 +234,9 @@ def is_member_after_a_year(cluster: LocalCluster) -> bool:
         consumer.close()
 
 
-def test_a_year_ends_no_session_and_moves_no_leader(cluster: LocalCluster) -> None:
-    create(cluster, "led")
-    before = view(cluster, 1)
+def test_a_year_ends_no_session(cluster: LocalCluster) -> None:
+    """`test_simulated_time.py` has the leaders: here they may move because the machine is busy."""
     assert is_member_after_a_year(cluster)
-    after = view(cluster, 1)
-    assert after["topics"]["led"] == before["topics"]["led"]
-    for name in ("fenced", "controller_id"):
-        assert after[name] == before[name]
-    assert after["quorum"]["leader_epoch"] == before["quorum"]["leader_epoch"]
 
 
 def test_a_broken_node_whose_sessions_age_is_found(tmp_path: Path) -> None:

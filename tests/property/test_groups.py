@@ -109,7 +109,9 @@ def _same_generation(self: Rebalance, group: Group, now_ms: int) -> None:
     COMPLETE_JOIN(self, group, now_ms)
 
 
-def _replaces_in_memory(self: Joins, group: Group, request_id: int, joining: Join) -> None:
+def _replaces_in_memory(
+    self: Joins, group: Group, now_ms: int, request_id: int, joining: Join
+) -> None:
     old_id = group.static[joining.group_instance_id or ""]
     member = self._rename(group, old_id, joining.new_member_id)
     self._outbox.reply(request_id, self._rebalance.joined(group, member))
@@ -155,7 +157,7 @@ NOTE_PLAIN, COMPLETE = PendingOffsets.note_plain, TransactionalOffsets._handle_c
 PLANTED: dict[str, tuple[type, str, Callable[..., object]]] = {
     "a generation comes twice": (Rebalance, "_complete_join", _same_generation),
     "a static member is replaced in memory only": (
-        Joins, "_replace_once_stored", _replaces_in_memory,
+        Joins, "_replace_in_stable", _replaces_in_memory,
     ),
     "an offset that is being written is stable": (
         TransactionalOffsets, "unstable", _stable_while_written,

@@ -107,9 +107,11 @@ class MemberWorld(LogWorld):
             self.join(client)
 
     def restart_client(self) -> None:
+        """Start a second process of a client; the first one may have died, or run on."""
         client = self.some_client()
         if client is not None:
-            self.clients.remove(client)
+            if len(self.clients) >= CLIENTS_MAX or self.random.random() < 0.5:
+                self.clients.remove(client)
             self.clients.append(Client(client.group_id, client.instance))
             self.join(self.clients[-1])
 

@@ -351,12 +351,12 @@ def test_a_commit_of_an_older_generation_is_not_stored(history: History) -> None
     assert other.broken == ["fenced-commit"]
 
 
-def test_a_commit_may_arrive_before_a_static_member_is_replaced(history: History) -> None:
+def test_no_commit_of_a_static_member_follows_its_replacement(history: History) -> None:
     history.generation(1, m=b"").commits(5)
-    history.generation(1, successor=b"").stored(5)
+    history.stored(5)
     assert history.told == []
     history.commits(6)
-    history.stored(6)
+    history.generation(1, successor=b"").stored(6)
     assert history.broken == ["fenced-commit"]
 
 

@@ -17,7 +17,8 @@ class ClassicGroups:
     """Routes requests about classic groups to the protocol.
 
     Invariants (with those of `Group`, whenever a changed group is settled):
-      6. A Stable group has the generation and the members of its last committed record.
+      6. A Stable group has the generation and the members of its last record; the record is
+         committed, unless it is being written for a static member that was replaced.
       7. Every group with a timeout has a deadline at or before it.
     """
 
@@ -113,7 +114,7 @@ class ClassicGroups:
         if group is None:
             return
         group.check_invariants()
-        if group.state is GroupState.STABLE:
+        if group.state is GroupState.STABLE and group.storing_generation is None:
             stored = self._committed.groups.get(group_id)
             is_stored = stored is not None and stored.generation_id == group.generation_id
             members = [member.member_id for member in stored.members] if stored else []

@@ -153,7 +153,7 @@ class Joins:
             and self._wants_the_same(group, member, join)
             and not self._must_give_up(group, member)
         ):
-            self._replace_once_stored(group, request_id, join)
+            self._replace_in_stable(group, now_ms, request_id, join)
             return
         self._rename(group, old_id, join.new_member_id)
         if group.state is GroupState.PREPARING_REBALANCE:
@@ -196,26 +196,37 @@ class Joins:
         except MalformedFrame:
             return False
 
-    def _replace_once_stored(self, group: Group, request_id: int, join: Join) -> None:
-        """Write the new member id before the response: the next coordinator must load it."""
+    def _replace_in_stable(self, group: Group, now_ms: int, request_id: int, join: Join) -> None:
+        """Replace the member id at once, and answer when its record is committed.
+
+        From now on the old id is fenced: its commits would follow the record in the log. If the
+        record is refused, the old member is back. The next coordinator loads the record, so no
+        client receives an id before.
+        """
         generation_id = group.generation_id
         old_id, new_id = group.static[join.group_instance_id or ""], join.new_member_id
+        was_leader = group.leader == old_id
+        before = replace(group.members[old_id])
+        member = self._rename(group, old_id, new_id)
+        member.take_over(join, request_id)
+        member.awaiting_join = None
+        member.touch(now_ms)
 
         def done(now_ms: int, error_code: ErrorCode) -> None:
             is_current = group.storing_generation == generation_id
             if is_current:  # else a rebalance began meanwhile, and may be storing its generation
                 group.storing_generation = None
+                member.touch(now_ms)
+            if error_code is ErrorCode.NONE and not is_current:
+                error_code = group.refusal(new_id, join.group_instance_id)
+                error_code = error_code or ErrorCode.REBALANCE_IN_PROGRESS
+            elif error_code is not ErrorCode.NONE and is_current:
+                group.rename(new_id, old_id)
+                group.members[old_id] = before
+                before.touch(now_ms)
             if error_code is not ErrorCode.NONE:
                 self._outbox.reply(request_id, join.refuse(error_code))
                 return
-            if not is_current:
-                self._outbox.reply(request_id, join.refuse(ErrorCode.REBALANCE_IN_PROGRESS))
-                return
-            was_leader = group.leader == old_id
-            member = self._rename(group, old_id, new_id)
-            member.take_over(join, request_id)
-            member.awaiting_join = None
-            member.touch(now_ms)
             # An old client would assign if it were named as the leader, and its assignment would be
             # ignored: name its predecessor. A newer client skips the assignment (KIP-814).
             leader = old_id if was_leader and not join.supports_skipping_assignment else None
@@ -226,20 +237,6 @@ class Joins:
         group.storing_generation = generation_id
         assignments = {key: member.assignment for key, member in group.members.items()}
         stored = group.to_stored(assignments, group.state_since_ms)
-        members = [
-            replace(
-                member,
-                member_id=new_id,
-                rebalance_timeout_ms=join.rebalance_timeout_ms,
-                session_timeout_ms=join.session_timeout_ms,
-                subscription=dict(join.protocols).get(group.protocol_name or "", b""),
-            )
-            if member.member_id == old_id
-            else member
-            for member in stored.members
-        ]
-        leader = new_id if stored.leader == old_id else stored.leader
-        stored = replace(stored, members=members, leader=leader)
         self._outbox.append((GroupRecord(group_id=group.group_id, stored=stored),), done)
 
     def _rename(self, group: Group, old_id: str, new_id: str) -> Member:

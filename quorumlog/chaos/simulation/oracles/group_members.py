@@ -60,7 +60,6 @@ class _Group:
     """A group at the end of the records read so far; `owners`: of each generation."""
 
     stored: StoredGroup | None = None
-    replaced: set[str] = field(default_factory=set)  # former static members of the generation
     epoch: int | None = None  # of a consumer group
     members: dict[str, str | None] = field(
         default_factory=dict
@@ -122,11 +121,6 @@ class GroupMembers:
             group.owners.clear()
             return
         generation = stored.generation_id
-        members = {one.member_id for one in stored.members}
-        if before is not None and before.generation_id == generation:
-            group.replaced |= {one.member_id for one in before.members} - members
-        else:
-            group.replaced.clear()
         if before is not None and generation < before.generation_id:
             self._violated(
                 f"group-generation: {group_id} has generation {generation} after "
@@ -210,11 +204,6 @@ class GroupMembers:
             return f"{member_id} in generation {epoch}, after {stored.generation_id}"
         is_member = any(one.member_id == member_id for one in stored.members)
         return "" if is_member else f"{member_id}, which is not in generation {epoch}"
-
-    def was_replaced(self, commit: Any) -> bool:
-        """Return whether a static member has been replaced in the generation of its commit."""
-        group = self._groups[commit.group_id]
-        return group.stored is not None and commit.member_id in group.replaced
 
     def is_fenced(self, heartbeat: Any) -> bool:
         """Return whether a ConsumerGroupHeartbeat has an epoch before the member's last two."""

@@ -5,8 +5,7 @@
     commit-sent        each committed offset has been sent by a client
     fenced-commit      where the log has a commit, its member is in the group, at its generation or
                        member epoch, or at an older epoch since which it has had the partition
-                       (KIP-1251); a static member may have been replaced after the
-                       arrival of its commit
+                       (KIP-1251)
     fetched-committed  a fetched offset was the committed one at some time, and never only pending
     offset-lost        the newest leader returns the offset at the arrival of the fetch, or a later
                        one; or none, if it was committed for an earlier topic of the name
@@ -113,16 +112,11 @@ class GroupOffsets:
         """Check that a client has sent this offset, and might commit it at this place."""
         sources = self._sent[key, value]
         name = f"{key[0]} commits {value.offset} of {key[1].topic}-{key[1].partition}"
-        faults = [self._fault_of(one, key[1]) for one in sources]
+        faults = [self._members.fault_of(one.request, key[1]) for one in sources]
         if not sources:
             self._violated(f"commit-sent: {name}, and no client has sent it")
         elif all(faults):
             self._violated(f"fenced-commit: {name} for {faults[-1]}")
-
-    def _fault_of(self, commit: Exchange, where: TopicPartition) -> str:
-        """Return why a commit must not be stored: a static member may have been replaced since."""
-        may_be_older = not commit.is_fenced and self._members.was_replaced(commit.request)
-        return "" if may_be_older else self._members.fault_of(commit.request, where)
 
     def ends(self, partition: int, marker: TransactionMarker) -> None:
         """Apply a marker: it commits or drops the pending offsets of its producer."""

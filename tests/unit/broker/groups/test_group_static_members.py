@@ -1,14 +1,16 @@
 """Members with an instance id (KIP-345) come back without a rebalance, and fence who they were."""
 
+from dataclasses import replace
+
 import pytest
 
 from quorumlog.broker.groups.core.group import GroupState
-from quorumlog.broker.groups.core.requests import JoinResult, LeaveResult, SyncResult
+from quorumlog.broker.groups.core.requests import CommitResult, JoinResult, LeaveResult, SyncResult
 from quorumlog.client.assignor import Subscription
 from quorumlog.client.core.group_protocol import encode_assignment, encode_subscription
 from quorumlog.wire.codec.error_codes import ErrorCode
 from tests.support.coordination.groups_begun import stable as stable_group
-from tests.support.groups.coordination import T0, T1, Coordination, beat, join, leave, sync
+from tests.support.groups.coordination import T0, T1, Coordination, beat, commit, join, leave, sync
 
 KNOWN = encode_subscription(Subscription(topics=("t",)))
 
@@ -64,12 +66,42 @@ def test_the_next_coordinator_knows_the_new_member_id() -> None:
     assert result(successor, again).generation_id == 1, "a failover is no reason to rebalance"
 
 
-def test_if_the_new_member_id_cannot_be_written_the_old_one_stays() -> None:
+def test_the_old_member_id_is_fenced_while_the_new_one_is_being_written() -> None:
+    """A commit of the former process would follow the record that replaces it in the log."""
     group = stable_group("a", "b", instances=True)
-    request_id = rejoin(group, "i-b", "b2")
+    rejoin(group, "i-b", "b2")
+    assert group.answer(beat("b", 1, "i-b")) is ErrorCode.FENCED_INSTANCE_ID
+    unnamed = commit(5, "b", 1)
+    for request, error_code in (
+        (unnamed, ErrorCode.UNKNOWN_MEMBER_ID),
+        (replace(unnamed, group_instance_id="i-b"), ErrorCode.FENCED_INSTANCE_ID),
+    ):
+        answer = group.answer(request)
+        assert isinstance(answer, CommitResult)
+        assert {answer.error_code, *answer.partitions.values()} == {error_code}
+    group.commit_writes()
+    assert group.answer(beat("b2", 1, "i-b")) is ErrorCode.NONE
+
+
+def test_if_the_new_member_id_cannot_be_written_the_old_one_is_back() -> None:
+    group = stable_group("a", "b", instances=True)
+    before = replace(group.coordinator.groups["g"].members["b"])
+    request_id = rejoin(group, "i-b", "b2", rebalance_timeout_ms=5000, client_host="/other")
     group.fail_write()
     assert result(group, request_id).error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert group.answer(beat("b", 1, "i-b")) is ErrorCode.NONE
+    state = group.coordinator.groups["g"]
+    assert [*state.members] == ["a", "b"]
+    assert replace(state.members["b"], session_deadline_ms=before.session_deadline_ms) == before
+
+
+def test_a_member_that_leaves_before_its_new_id_is_written_has_no_place() -> None:
+    group = stable_group("a", "b", instances=True)
+    request_id = rejoin(group, "i-b", "b2")
+    left = group.answer(leave("", instance="i-b"))
+    assert left == LeaveResult(error_code=ErrorCode.NONE, members=(ErrorCode.NONE,))
+    group.commit_writes()
+    assert result(group, request_id).error_code is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_a_rebalance_during_that_write_makes_the_member_ask_again() -> None:
