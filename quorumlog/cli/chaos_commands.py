@@ -22,12 +22,14 @@ from quorumlog.chaos.faults.fault import MILLION
 from quorumlog.chaos.history import HistoryError
 from quorumlog.chaos.history.files import JSON_LINES
 from quorumlog.chaos.mutants import mutant_module
+from quorumlog.chaos.network.links import NetworkKind
 from quorumlog.chaos.run.figures import faults_text
 from quorumlog.chaos.run.run import RunError, run
 from quorumlog.chaos.run.run_settings import RunSettings, RunSummary
 from quorumlog.chaos.schedule import Option, Schedule, ScheduleError
 from quorumlog.chaos.workloads.registry import find_workload
 from quorumlog.cli import chaos_options as options
+from quorumlog.cli import security_options
 from quorumlog.cli.chaos_list import list_command
 from quorumlog.cli.options import Brokers, Controllers, Json, Racks, parse_duration_ms
 from quorumlog.cli.output import (
@@ -42,7 +44,6 @@ from quorumlog.cli.output import (
     parse_settings,
     say,
 )
-from quorumlog.cli.security_options import without_secrets
 from quorumlog.cli.verify import (
     EXIT_STATUS,
     Engine,
@@ -159,6 +160,12 @@ def run_command(
     config: options.Config = None,
     mutant: options.MutantName = None,
     node_module: options.NodeModule = None,
+    tls: security_options.Tls = False,
+    sasl: security_options.Sasl = None,
+    user: security_options.User = None,
+    users: security_options.Users = None,
+    acls: security_options.Acls = False,
+    super_user: security_options.SuperUser = None,
     acks_in_faults: options.AcksInFaults = None,
     min_acknowledged: options.MinAcknowledged = 0.0,
     json: Json = False,
@@ -171,25 +178,45 @@ def run_command(
     conf = check_engine(engine, master, spark_conf)
     with _honest_status(out := out or Path("runs") / time.strftime("%Y%m%dT%H%M%S")):
         given = None if schedule is None else _read_schedule(schedule)
+        shape = ClusterShape(nodes, controllers, brokers, read_racks(racks))
         settings = RunSettings(
             out=out,
             **_workload(workload, workload_option or [], rate, given, fault),
-            overlap=overlap,
-            duration_s=_duration_s(duration, given),
-            acks_in_faults=acks_in_faults,
-            seed=seed,
-            shape=ClusterShape(nodes, controllers, brokers, read_racks(racks)),
-            network=network,
-            record_responses=record_responses,
+            **_faults(given, overlap, duration, acks_in_faults, seed),
+            **_cluster(shape, partitions, replication, network, record_responses),
             **_clients(driver, producer or []),
             **_reach(bootstrap, command_config, control),
-            schedule=given,
+            protection=security_options.security_of(tls, sasl, user, users, acls, super_user),
             **_nodes(config or [], mutant, node_module),
-            partitions=partitions,
-            replication_factor=replication,
         )
         found = _run_and_judge(settings, min_acknowledged, engine, master, conf)
     _show(*found, as_json=json)
+
+
+def _faults(
+    given: Schedule | None, overlap: bool, duration: str | None, acks: int | None, seed: int
+) -> dict[str, Any]:
+    """Return the settings `schedule`, `overlap`, `duration_s`, `acks_in_faults`, `seed`."""
+    return {
+        "schedule": given,
+        "overlap": overlap,
+        "duration_s": _duration_s(duration, given),
+        "acks_in_faults": acks,
+        "seed": seed,
+    }
+
+
+def _cluster(
+    shape: ClusterShape, partitions: int, replicas: int, network: NetworkKind, records: bool
+) -> dict[str, Any]:
+    """Return the settings of the nodes and links of a new cluster, and of the topic."""
+    return {
+        "shape": shape,
+        "partitions": partitions,
+        "replication_factor": replicas,
+        "network": network,
+        "record_responses": records,
+    }
 
 
 def _clients(driver: str, producer: list[str]) -> dict[str, Any]:
@@ -339,7 +366,7 @@ def _run_with_progress(settings: RunSettings) -> RunSummary:
     console = Console(stderr=True)
     progress = Progress(*columns, console=console, disable=not console.is_terminal)
     with _without_warnings_of_clients(), progress:
-        typed = ("quorumlog", *without_secrets(sys.argv[1:]))
+        typed = ("quorumlog", *security_options.without_secrets(sys.argv[1:]))
         return run(replace(settings, command=typed), _Bars(progress).update)
 
 

@@ -264,6 +264,13 @@ def may_be_secret(config: Mapping[str, str]) -> bool:
     return any(name.endswith(_SECRETS) for name in config)
 
 
+def shown_config(config: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of a cluster as they may be recorded or printed."""
+    return {
+        name: HIDDEN if may_be_secret({name: value}) else value for name, value in config.items()
+    }
+
+
 # --- files ---
 
 

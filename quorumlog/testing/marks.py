@@ -1,6 +1,6 @@
 """`@pytest.mark.chaos(...)`: its arguments, checked when tests are collected."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from quorumlog.chaos.run.run_settings import RunSettings
     from quorumlog.chaos.schedule import Option
     from quorumlog.cluster import ClusterShape
+    from quorumlog.cluster.security import SecurityOptions
 
 CHAOS: Final = "chaos"
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0}
@@ -47,6 +48,7 @@ class ChaosMark:
     partitions: int = 0
     config: Mapping[str, str] = field(default_factory=dict)
     mutant: str | None = None
+    security: "SecurityOptions" = field(default_factory=dict, repr=False)  # type: ignore[assignment]  # an empty one
 
     def shape(self) -> "ClusterShape":
         """Return the number of nodes of each role. Raises ValueError."""
@@ -71,6 +73,7 @@ class ChaosMark:
             shape=self.shape(),
             driver=self.driver,
             config=self.config,
+            protection=self.security,
             partitions=self.partitions or _PARTITIONS,
             node_module="quorumlog.node" if self.mutant is None else mutant_module(self.mutant),
             command=self.command(seed),
@@ -82,6 +85,8 @@ class ChaosMark:
 
         if self.driver != "client":
             raise ValueError(f"driver = {self.driver!r}: simulated nodes have quorumlog's own")
+        if self.security:
+            raise ValueError("security: simulated nodes have plain text, and no users")
         settings = settings_of(
             seed,
             duration_ms=round(self.duration_s * 1000),
@@ -97,6 +102,8 @@ class ChaosMark:
 
     def command(self, seed: int) -> tuple[str, ...]:
         """Return the command line of the same run without pytest."""
+        from quorumlog.cluster.security import shown_config
+
         return (
             *("quorumlog", "chaos", "run", "--workload", self.workload),
             *("--fault", ",".join(self.faults or ()) or "none"),
@@ -105,8 +112,9 @@ class ChaosMark:
             *self.shape().options(),
             *_given("--partitions", self.partitions, 0),
             *_pairs("--workload-option", self.options),
-            *_pairs("--config", self.config),
+            *_pairs("--config", shown_config(self.config)),
             *_given("--mutant", self.mutant, None),
+            *_protection(self.security),
         )
 
     def simulation_command(self, seed: int) -> tuple[str, ...]:
@@ -172,7 +180,21 @@ def _mark_of(given: Mapping[str, Any]) -> ChaosMark:
         else:
             _check_type(name, value)
             values[name] = value
+    _check_security(values.get("security", {}))
     return ChaosMark(**values)
+
+
+def _check_security(options: Mapping[str, Any]) -> None:
+    """Raise ValueError for an unknown option of the security of a cluster."""
+    from quorumlog.cluster.security import SecurityOptions
+
+    known = tuple(SecurityOptions.__annotations__)
+    for name in options:
+        if name not in known:
+            there_are = ", ".join(known)
+            raise ValueError(
+                f"security: no {name!r}{did_you_mean(name, known)}; there are {there_are}"
+            )
 
 
 def _check_type(name: str, value: object) -> None:
@@ -180,7 +202,7 @@ def _check_type(name: str, value: object) -> None:
         case "seed" | "nodes" | "controllers" | "brokers" | "partitions":
             is_right = type(value) is int and value >= (0 if name == "seed" else 1)
             noun = "a whole number"
-        case "options" | "config":
+        case "options" | "config" | "security":
             is_right, noun = isinstance(value, Mapping), "a dict"
         case "simulated":
             is_right, noun = isinstance(value, bool), "True or False"
@@ -233,12 +255,14 @@ def check_mark(mark: ChaosMark, seed: int | None) -> None:
 
     from quorumlog.chaos.drawn_schedule import draw_schedule
     from quorumlog.chaos.drivers.registry import require_driver
+    from quorumlog.chaos.run.protection import protection_of
 
     require_driver(mark.driver)
     if mark.simulated:
         mark.simulation(Path(), seed or 0)
         return
     run = mark.settings(Path(), seed or 0)
+    protection_of(mark.workload, mark.security)
     if seed is None:
         return
     schedule = draw_schedule(
@@ -254,5 +278,27 @@ def _given(option: str, value: object, default: object) -> tuple[str, ...]:
     return () if value == default else (option, str(value))
 
 
+def _protection(security: "SecurityOptions") -> tuple[str, ...]:
+    """Return the options of a new cluster's security. A password is hidden in them.
+
+    The command works as it is: the hidden text is the password of its new cluster.
+    """
+    from quorumlog.cluster.security import HIDDEN
+
+    supers = security.get("super_users") or ()
+    users = security.get("users") or {}
+    return (
+        *(["--tls"] if security.get("tls") else []),
+        *_given("--sasl", security.get("sasl"), None),
+        *_each("--user", (f"{one}={HIDDEN}" if word else one for one, word in users.items())),
+        *(["--acls"] if security.get("acls") else []),
+        *_each("--super-user", [supers] if isinstance(supers, str) else supers),
+    )
+
+
+def _each(option: str, values: Iterable[str]) -> tuple[str, ...]:
+    return tuple(part for value in values for part in (option, value))
+
+
 def _pairs(option: str, values: Mapping[str, object]) -> tuple[str, ...]:
-    return tuple(part for name, value in values.items() for part in (option, f"{name}={value}"))
+    return _each(option, (f"{name}={value}" for name, value in values.items()))

@@ -40,8 +40,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         "chaos(workload, faults, duration, seed, driver, options, simulated, nodes, controllers, "
-        "brokers, partitions, config, mutant): carry out a chaos run before the body of the test, "
-        "which fails if the verdict is not valid",
+        "brokers, partitions, config, mutant, security): carry out a chaos run before the body of "
+        "the test, which fails if the verdict is not valid",
     )
     if config.stash[OPTIONS].cluster_reset:
         config.pluginmanager.register(_Resets())

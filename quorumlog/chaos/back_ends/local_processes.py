@@ -344,11 +344,11 @@ class LocalProcesses:
             raise BackEndFailed(str(error)) from error
 
     def record_responses(self, file: Path, started_ns: int) -> None:
-        """Write responses with errors to clients into a new file, if there are forwarders.
+        """Write responses with errors to clients into a new file, if forwarders can read them.
 
         `started_ns`: the monotonic time at which the history began. Raises BackEndFailed.
         """
-        if isinstance(self._links, LinkProxy):
+        if isinstance(self._links, LinkProxy) and not self._has_tls:
             try:
                 self._links.record_responses(file, started_ns)
             except LinksFailed as error:

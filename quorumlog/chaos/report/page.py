@@ -52,6 +52,7 @@ _META: Final[Mapping[str, str]] = {  # of meta.json, in words; other names are s
     "controllers": "nodes with only the role controller",
     "duration_s": "time of faults, in seconds",
     "network": "links are cut by",
+    "security": "protection of the clients",
     "bootstrap": "existing cluster (--bootstrap)",
     "control": "back end of its faults (--control)",
     "partitions": "partitions of the topic",

@@ -9,6 +9,7 @@ from quorumlog.chaos.rude_clients.connection import RawConnection
 from quorumlog.wire.codec.identifiers import NO_LEADER
 from quorumlog.wire.codec.message import ZERO_UUID, Request
 from quorumlog.wire.codec.messages.metadata import MetadataRequest, MetadataRequestTopic
+from quorumlog.wire.io.security import PLAINTEXT, ConnectionSecurity
 
 TOPIC_IDS_SINCE: Final = 10  # Metadata
 _BOOTSTRAP: Final = -1  # the node of a connection to a bootstrap server
@@ -35,6 +36,7 @@ class ClusterView:
     rng: Random
     now_ns: Callable[[], int]
     number: Callable[[], int]
+    security: ConnectionSecurity = PLAINTEXT
     leaders: dict[int, Leader] = field(default_factory=dict)
     addresses: dict[int, tuple[str, int]] = field(default_factory=dict)
     topic_id: bytes = ZERO_UUID
@@ -83,7 +85,12 @@ class ClusterView:
         else:
             return None
         opened = await RawConnection.open(
-            *address, node=node, number=self.number(), now_ns=self.now_ns, rng=self.rng
+            *address,
+            node=node,
+            number=self.number(),
+            now_ns=self.now_ns,
+            rng=self.rng,
+            security=self.security,
         )
         known = self._open.get((node, slot))
         if opened is not None and known is not None and not known.is_closed:

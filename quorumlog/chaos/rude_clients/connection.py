@@ -11,7 +11,10 @@ from quorumlog.chaos.history.exchanges import UNANSWERED, Exchange
 from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.message import Request
 from quorumlog.wire.codec.messages.api_versions import ApiVersionsRequest
+from quorumlog.wire.codec.sasl import SaslFailure
 from quorumlog.wire.codec.schemas import decode_response, encode_request
+from quorumlog.wire.io.sasl import NoToken, authenticate
+from quorumlog.wire.io.security import PLAINTEXT, ConnectionSecurity, SaslLogin
 
 TIMEOUT_S: Final = 3.0
 _LENGTH_BYTES: Final = 4
@@ -68,12 +71,14 @@ class RawConnection:
         now_ns: Callable[[], int],
         client_id: str = RAW,
         timeout_s: float = TIMEOUT_S,
+        security: ConnectionSecurity = PLAINTEXT,
     ) -> "RawConnection | None":
-        """Connect, and send nothing yet; None: nobody listens."""
+        """Connect, by TLS if `security` has it, and send nothing yet; None: nobody listens."""
         connection = cls(node, number, now_ns, client_id, timeout_s)
         try:
             async with asyncio.timeout(timeout_s):
-                reader, writer = await asyncio.open_connection(host, port)
+                options = security.transport_options(host)
+                reader, writer = await asyncio.open_connection(host, port, **options)
         except OSError:  # TimeoutError is one
             return None
         connection._writer = writer
@@ -82,10 +87,23 @@ class RawConnection:
 
     @classmethod
     async def open(
-        cls, host: str, port: int, *, node: int, number: int, now_ns: Callable[[], int], rng: Random
+        cls,
+        host: str,
+        port: int,
+        *,
+        node: int,
+        number: int,
+        now_ns: Callable[[], int],
+        rng: Random,
+        security: ConnectionSecurity = PLAINTEXT,
     ) -> "RawConnection | None":
-        """Connect, and request the versions in one that `rng` draws; None: no broker answers."""
-        connection = await cls.connect(host, port, node=node, number=number, now_ns=now_ns)
+        """Connect, request the versions in one that `rng` draws, and authenticate.
+
+        None: no broker answers, or it refuses the login: a broker that starts may lack credentials.
+        """
+        connection = await cls.connect(
+            host, port, node=node, number=number, now_ns=now_ns, security=security
+        )
         if connection is None:
             return None
         version = rng.choice(ApiVersionsRequest.VERSIONS)
@@ -99,7 +117,29 @@ class RawConnection:
             api.api_key: range(api.min_version, api.max_version + 1)
             for api in answered.response.api_keys
         }
+        if security.login is not None and not await connection.log_in(security.login):
+            await connection.close()
+            return None
         return connection
+
+    async def log_in(self, login: SaslLogin) -> bool:
+        """Authenticate in the newest versions; return whether the broker accepts the login."""
+
+        async def send(request: Request[Any]) -> Any:
+            theirs = self.versions.get(request.API_KEY, range(0))
+            version = max((one for one in request.VERSIONS if one in theirs), default=None)
+            if version is None:
+                raise SaslFailure("the listener has no SASL")
+            response = (await self.exchange(request, version)).response
+            if response is None:
+                raise ConnectionResetError
+            return response
+
+        try:
+            await authenticate(send, login)
+        except (SaslFailure, NoToken, ConnectionResetError):
+            return False
+        return True
 
     def send(self, request: Request[Any], version: int) -> asyncio.Future[Answered]:
         """Send a request; its future returns the response, or None when the connection ends."""

@@ -14,6 +14,7 @@ from quorumlog.chaos.rude_clients.record_content import digest_of, value_of
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import decode_batches
+from quorumlog.wire.io.security import PLAINTEXT, ConnectionSecurity
 
 PAUSE_S: Final = 0.1  # after a failure
 _WIRE_PROCESSES: Final = 1_000_000
@@ -47,6 +48,7 @@ class RawClient:
         rng: random.Random,
         history: HistoryWriter,
         numbers: RunNumbers,
+        security: ConnectionSecurity = PLAINTEXT,
     ) -> None:
         self.topic: Final = topic
         self.partitions: Final = partitions
@@ -59,6 +61,7 @@ class RawClient:
             rng=rng,
             now_ns=history.elapsed_ns,
             number=lambda: next(numbers.connections),
+            security=security,
         )
         self._process: Final = next(numbers.wire_processes)
 

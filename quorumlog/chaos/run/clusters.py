@@ -9,6 +9,7 @@ from quorumlog.chaos.back_ends.back_end import BackEnd
 from quorumlog.chaos.back_ends.local_processes import LocalProcesses
 from quorumlog.chaos.back_ends.run_resources import check_equipment, equipment_for, started
 from quorumlog.chaos.back_ends.two_clusters import FIRST_TARGET_ID, TwoClusters
+from quorumlog.chaos.run.protection import protection_of
 from quorumlog.chaos.run.run_directory import CLUSTER_DIRECTORY, TARGET_DIRECTORY
 from quorumlog.chaos.run.run_settings import Progress, RunSettings
 from quorumlog.chaos.schedule import Schedule
@@ -17,7 +18,6 @@ from quorumlog.chaos.workloads.registry import find_workload
 from quorumlog.client.security import SecuritySettings
 from quorumlog.cluster import LocalCluster
 from quorumlog.cluster.layout import FIRST_ID
-from quorumlog.cluster.security import SecurityOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +37,20 @@ class RunClusters:
     @property
     def super_user(self) -> SecuritySettings | None:
         """The protection of clients that may do everything; None: the cluster is not secured."""
-        if not self.own or self.own[0].cluster.spec.security is None:
-            return None
-        client = self.own[0].cluster.client_config(style="quorumlog")
-        return SecuritySettings(
-            **{name: value for name, value in client.items() if name != "bootstrap_servers"}
-        )
+        return _super_user(self.own[0].cluster) if self.own else None
+
+    @property
+    def target_super_user(self) -> SecuritySettings | None:
+        """The same at the second cluster, which has another CA and other random passwords."""
+        return _super_user(self.own[1].cluster) if len(self.own) > 1 else None
+
+
+def _super_user(cluster: LocalCluster) -> SecuritySettings | None:
+    if cluster.spec.security is None:
+        return None
+    client = cluster.client_config(style="quorumlog")
+    client.pop("bootstrap_servers")
+    return SecuritySettings(**client)
 
 
 def check_clusters(settings: RunSettings, schedule: Schedule) -> None:
@@ -101,15 +109,7 @@ def _planned(
     settings: RunSettings, directory: Path | None, first_id: int = FIRST_ID
 ) -> LocalCluster:
     required = find_workload(settings.workload).security
-    options, config = SecurityOptions(), settings.config
-    if required is not None:
-        options = SecurityOptions(
-            sasl=required.mechanism,
-            users={required.super_user: None},
-            acls=True,
-            super_users=[required.super_user],
-        )
-        config = {**required.config, **config}
+    config = settings.config if required is None else {**required.config, **settings.config}
     return LocalCluster(
         directory,
         nodes=settings.shape.nodes,
@@ -119,5 +119,5 @@ def _planned(
         first_id=first_id,
         config=config,
         node_module=settings.node_module,
-        **options,
+        **protection_of(settings.workload, settings.protection),
     )

@@ -14,15 +14,17 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from quorumlog.chaos.network.error_responses import read_json_lines
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
     from ssl import SSLContext
 
-    from aiohttp import ClientSession
+    from aiohttp import ClientResponse
 
 METRICS_FILE: Final = "metrics.jsonl"
 EVERY_S: Final = 1.0
@@ -64,30 +66,31 @@ def parse(text: str, *, time_ns: int, node: int) -> NodeMetrics:
 
 
 async def watch(
-    addresses: Mapping[int, str],
-    tls: "SSLContext | None",
+    listeners: Mapping[int, tuple[str, "SSLContext | None"]],
     directory: Path,
     elapsed_ns: Callable[[], int],
 ) -> None:
     """Write `metrics.jsonl` in `directory` until cancelled. Raises OSError if that fails.
 
-    `addresses`: the control listener (host:port) of each node. `tls`: of these listeners; None:
-    plain text.
+    `listeners`: the control listener (host:port) of each node, and its TLS; None: plain text.
     """
-    from aiohttp import ClientSession, ClientTimeout, TCPConnector
+    from aiohttp import ClientSession, ClientTimeout
 
-    connector, scheme = (None, "http") if tls is None else (TCPConnector(ssl=tls), "https")
     timeout = ClientTimeout(total=_ANSWER_S)
     with (directory / METRICS_FILE).open("w", encoding="utf-8") as file:
-        session = ClientSession(timeout=timeout, connector=connector)
+        session = ClientSession(timeout=timeout)
         async with session, asyncio.TaskGroup() as tasks:
-            for node, address in addresses.items():
-                url = f"{scheme}://{address}/metrics"
-                tasks.create_task(_watch_node(session, node, url, file, elapsed_ns))
+            for node, (address, tls) in listeners.items():
+                url = f"{'http' if tls is None else 'https'}://{address}/metrics"
+                get = partial(session.get, url, ssl=True if tls is None else tls)
+                tasks.create_task(_watch_node(get, node, file, elapsed_ns))
 
 
 async def _watch_node(
-    session: "ClientSession", node: int, url: str, file: TextIO, elapsed_ns: Callable[[], int]
+    get: "Callable[[], AbstractAsyncContextManager[ClientResponse]]",
+    node: int,
+    file: TextIO,
+    elapsed_ns: Callable[[], int],
 ) -> None:
     from aiohttp import ClientError
 
@@ -95,7 +98,7 @@ async def _watch_node(
     while True:
         next_s = loop.time() + EVERY_S
         try:
-            async with session.get(url) as response:
+            async with get() as response:
                 text = await response.text() if response.status == 200 else ""
         except (ClientError, TimeoutError):
             text = ""  # it is killed, paused or cut off

@@ -131,32 +131,52 @@ def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 def _check_reach(settings: RunSettings) -> None:
-    """Raise ValueError for faults that the lab cannot bring to a cluster."""
-    _check_mirrored(settings)
-    is_broken = bool(settings.faults or settings.schedule)
-    if settings.bootstrap is not None and settings.control is None and is_broken:
+    """Raise ValueError for faults or a protection that the lab cannot bring to a cluster."""
+    if find_workload(settings.workload).is_mirrored and settings.network != "proxy":
+        raise ValueError(f"--network {settings.network}: two clusters need --network proxy")
+    if settings.bootstrap is None:
+        _check_own(settings)
+    else:
+        _check_outside(settings)
+
+
+def _check_own(settings: RunSettings) -> None:
+    """Raise ValueError for settings that the run's own clusters cannot have."""
+    if settings.security != PLAINTEXT:
+        raise ValueError("--command-config is for a cluster that runs already: --bootstrap")
+    if settings.control is not None:
+        raise ValueError("--control is for a cluster that runs already: give its --bootstrap")
+    if settings.record_responses and settings.protection.get("tls"):
+        raise ValueError(
+            "--record-responses: forwarders cannot read responses under --tls; use --sasl alone"
+        )
+
+
+def _check_outside(settings: RunSettings) -> None:
+    """Raise ValueError for settings that a cluster of `--bootstrap` cannot have."""
+    if settings.control is None and (settings.faults or settings.schedule):
         raise ValueError(
             "the lab cannot kill or pause a cluster of --bootstrap: use --fault none, or give its"
             " back end by --control"
         )
-    if settings.bootstrap is not None and settings.network != "proxy":
+    if settings.network != "proxy":
         raise ValueError(f"--network {settings.network}: a cluster of --bootstrap has its own")
-    needs_users = find_workload(settings.workload).security is not None
-    if needs_users and settings.bootstrap is not None and settings.security == PLAINTEXT:
+    if any(settings.protection.values()):
         raise ValueError(
-            f"workload {settings.workload} creates users and ACLs: give the login of a super user"
+            "--tls, --sasl, --user, --users, --acls and --super-user protect a cluster that the run"
+            " starts: leave them out, and give the login at --bootstrap by --command-config"
+        )
+    workload = find_workload(settings.workload)
+    if workload.security is not None and settings.security == PLAINTEXT:
+        raise ValueError(
+            f"workload {workload.name} creates users and ACLs: give the login of a super user"
             " by --command-config"
         )
-    if settings.security != PLAINTEXT:
-        if settings.bootstrap is None:
-            raise ValueError("--command-config is for a cluster that runs already: --bootstrap")
-        if settings.workload == "wire_rules":
-            raise ValueError(
-                f"workload {settings.workload} speaks to sockets itself: it needs a listener with"
-                " PLAINTEXT"
-            )
-    if settings.bootstrap is None and settings.control is not None:
-        raise ValueError("--control is for a cluster that runs already: give its --bootstrap")
+    if workload.is_mirrored and settings.security.sasl_token is not None:
+        raise ValueError(
+            f"workload {workload.name} passes its login to the processes of mirrors: OAUTHBEARER"
+            " has no login that can be passed"
+        )
 
 
 def _voters_or_brokers(settings: RunSettings, outside: BackEnd | None) -> int:
@@ -164,18 +184,6 @@ def _voters_or_brokers(settings: RunSettings, outside: BackEnd | None) -> int:
     if settings.bootstrap is None:
         return min(len(settings.shape.broker_ids), len(settings.shape.voter_ids))
     return 1 if outside is None else len(outside.node_ids)
-
-
-def _check_mirrored(settings: RunSettings) -> None:
-    """Raise ValueError for settings that mirrors cannot have."""
-    if not find_workload(settings.workload).is_mirrored:
-        return
-    if settings.network != "proxy":
-        raise ValueError(f"--network {settings.network}: two clusters need --network proxy")
-    if settings.security != PLAINTEXT:
-        raise ValueError(
-            f"workload {settings.workload} starts mirrors, which need a listener with PLAINTEXT"
-        )
 
 
 def _schedule(settings: RunSettings, nodes: int) -> tuple[Schedule, Sequence[Action]]:
@@ -259,6 +267,7 @@ class _Phases:
             security=settings.security,
             secured=partial(load_driver, settings.driver, producer=settings.producer),
             target=self.clusters.target,
+            target_security=self.clusters.target_super_user or PLAINTEXT,
             start_mirror=MirrorLauncher(settings.out, mutant_of(settings.node_module)).start,
         )
         for topic in workload.topics(setup):
@@ -302,14 +311,13 @@ class _Phases:
         async with asyncio.TaskGroup() as tasks:
             watching = [tasks.create_task(watch)]
             if self.clusters.own:
-                specs = [one.cluster.spec for one in self.clusters.own]
-                addresses = {
-                    node.id: spec.control_address(node) for spec in specs for node in spec.nodes
+                listeners = {
+                    node.id: (one.cluster.spec.control_address(node), tls)
+                    for one in self.clusters.own
+                    for tls in [operator_context(one.cluster.directory)]
+                    for node in one.cluster.nodes
                 }
-                tls = operator_context(self.clusters.own[0].cluster.directory)
-                scrapes = node_metrics.watch(
-                    addresses, tls, self.settings.out, self.history.elapsed_ns
-                )
+                scrapes = node_metrics.watch(listeners, self.settings.out, self.history.elapsed_ns)
                 watching.append(tasks.create_task(scrapes))
             yield
             for task in watching:

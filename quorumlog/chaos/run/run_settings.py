@@ -18,6 +18,7 @@ from quorumlog.chaos.faults.registry import fault_and_role
 from quorumlog.chaos.network.links import NetworkKind
 from quorumlog.chaos.run.extension import required_by_default
 from quorumlog.chaos.run.figures import OfferedLoad
+from quorumlog.chaos.run.protection import protection_of
 from quorumlog.chaos.run.stopped_replicas import ComparedReplicas
 from quorumlog.chaos.schedule import Option, Schedule
 from quorumlog.chaos.workloads.registry import find_workload
@@ -25,7 +26,7 @@ from quorumlog.chaos.workloads.workload import options_of
 from quorumlog.client import Admin, KafkaError
 from quorumlog.client.security import SecuritySettings
 from quorumlog.cluster import ClusterShape
-from quorumlog.cluster.security import HIDDEN, may_be_secret
+from quorumlog.cluster.security import SecurityOptions, shown_config
 
 Progress = Callable[[str, float, str], None]
 """Called with (phase, fraction of it done 0..1, figures so far)."""
@@ -53,6 +54,9 @@ class RunSettings:
     producer: Mapping[str, str] = field(default_factory=dict)  # settings of the driver's producers
     bootstrap: str | None = None  # a cluster that the run does not start
     security: SecuritySettings = PLAINTEXT  # of the clients at `bootstrap`
+    protection: SecurityOptions = field(  # of the cluster that the run starts
+        default_factory=SecurityOptions, repr=False
+    )
     control: str | None = None  # how to break it: NAME:ARGUMENT of back_ends.registry
     schedule: Schedule | None = None  # instead of drawing one from the seed
     config: Mapping[str, str] = field(default_factory=dict)
@@ -158,12 +162,10 @@ def meta_at_start(settings: RunSettings, schedule: Schedule) -> dict[str, Any]:
         "nodes": len(settings.shape.roles) if settings.bootstrap is None else None,
         "controllers": settings.shape.controllers,
         "racks": [*settings.shape.racks],
+        "security": _security(settings),
         "producer": dict(settings.producer),
         **{name: getattr(settings, name) for name in _PLANNED},
-        "config": {
-            name: HIDDEN if may_be_secret({name: value}) else value
-            for name, value in settings.config.items()
-        },
+        "config": shown_config(settings.config),
         "driver_version": _version(settings.driver),
         "faults": sorted({action.fault.name for action in schedule.actions}),
         "schedule": {
@@ -171,6 +173,17 @@ def meta_at_start(settings: RunSettings, schedule: Schedule) -> dict[str, Any]:
             "seed": schedule.seed,
             "actions": len(schedule.actions),
         },
+    }
+
+
+def _security(settings: RunSettings) -> dict[str, Any]:
+    """Return the protection of the run's clients, and of its own cluster, without a secret."""
+    options = protection_of(settings.workload, settings.protection)
+    return {
+        "protocol": settings.security.security_protocol,
+        "mechanism": settings.security.sasl_mechanism,
+        "user": settings.security.sasl_username,
+        "acls": bool(options.get("acls")) if settings.bootstrap is None else None,
     }
 
 

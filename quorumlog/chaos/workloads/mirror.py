@@ -32,7 +32,6 @@ from typing import Any, Final
 
 from quorumlog.chaos.drivers.common import records_of
 from quorumlog.chaos.drivers.driver import Record
-from quorumlog.chaos.drivers.security import of_client
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
 from quorumlog.chaos.history.model import COPIED_ONCE
 from quorumlog.chaos.workloads.idempotent_send import IdempotentSend, IdempotentSendOptions
@@ -99,11 +98,8 @@ class _Mirrors:
         self.copied = 0  # the sum of the copies' ends, as of the last look
         self._running: dict[int, MirrorProcess] = {}  # by number; the last is the newest
         self._settings: Final = MirrorSettings(
-            source={"bootstrap_servers": setup.bootstrap, **of_client(setup.security)},
-            target={
-                "bootstrap_servers": setup.target or setup.bootstrap,
-                **of_client(setup.security),
-            },
+            source=setup.reach,
+            target=setup.reach_target,
             topics=(re.escape(setup.topic),),
             alias=ALIAS,
             groups=(re.escape(group_id),),
@@ -196,7 +192,7 @@ class MirrorClients(IdempotentSend):
         self._group_id: Final = f"{setup.topic}-readers"
         self._new_process: Final = count(_FIRST_PROCESS).__next__
         self._mirrors: Final = _Mirrors(setup, self._new_process(), self._group_id)
-        self._target: Final = setup.target or setup.bootstrap
+        self._target: Final = setup.reach_target
         self._partitions: Final = range(setup.partitions)
         self._copy: Final = copy_of(setup.topic)
         self._committed: Final = dict.fromkeys(self._partitions, 0)
@@ -215,17 +211,16 @@ class MirrorClients(IdempotentSend):
 
     async def _with_reader(
         self,
-        bootstrap: str,
+        reach: Mapping[str, Any],
         goes_on: Callable[[], bool],
         act: Callable[[Consumer, int], Awaitable[bool]],
         **options: Any,
     ) -> None:
         """Act with one client of the group after the other; `act` returns if it is of use."""
-        security = of_client(self._setup.security)
-        known = {**_READING, **security, "enable_auto_commit": False, "group_id": self._group_id}
+        known = {**_READING, **reach, "enable_auto_commit": False, "group_id": self._group_id}
         while goes_on():
             try:
-                async with Consumer(bootstrap, **known, **options) as consumer:
+                async with Consumer(**known, **options) as consumer:
                     process = self._new_process()
                     while goes_on() and await act(consumer, process):
                         pass
@@ -243,7 +238,7 @@ class MirrorClients(IdempotentSend):
             offset = rng.randint(min(self._committed[partition], end), end)
             return await self._commit(consumer, process, partition, offset)
 
-        await self._with_reader(self._setup.bootstrap, working.is_set, commit)
+        await self._with_reader(self._setup.reach, working.is_set, commit)
 
     async def _commit(self, consumer: Consumer, process: int, partition: int, offset: int) -> bool:
         """Commit an offset at the source; return whether the outcome is certain."""
@@ -354,7 +349,7 @@ class MirrorClients(IdempotentSend):
 
         with suppress(TimeoutError):
             async with asyncio.timeout(_AFTERWARDS_S):
-                await self._with_reader(self._setup.bootstrap, lambda: bool(left), commit)
+                await self._with_reader(self._setup.reach, lambda: bool(left), commit)
                 await self._with_reader(self._target, lambda: unmoved < _UNMOVED, observe)
 
     async def _read_copy(self) -> None:

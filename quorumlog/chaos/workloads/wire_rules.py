@@ -58,6 +58,7 @@ class WireRules:
         self._setup: Final = setup
         self._numbers: Final = RunNumbers()
         self._readers: Final = Readers(setup)
+        self._security: Final = setup.security.connection_security()
 
     def _client(self, kind: type[ClientT], name: str) -> ClientT:
         setup = self._setup
@@ -68,6 +69,7 @@ class WireRules:
             rng=setup.rng(name),
             history=setup.history,
             numbers=self._numbers,
+            security=self._security,
         )
 
     async def work(self, working: asyncio.Event) -> None:

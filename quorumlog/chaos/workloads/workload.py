@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from quorumlog.chaos.drivers.driver import CallTimedOut, Driver
-from quorumlog.chaos.drivers.security import PLAINTEXT
+from quorumlog.chaos.drivers.security import PLAINTEXT, of_client
 from quorumlog.chaos.history import HistoryWriter
 from quorumlog.chaos.schedule import Option
 from quorumlog.client.security import SaslMechanism, SecuritySettings
@@ -52,7 +52,8 @@ class Setup(Generic[O_co]):
 
     `topic` has `partitions`; each has replicas on `replication_factor` nodes. `security`: of the
     clients of the run, and of `driver`; `secured` returns the same driver with another one.
-    `target`: the second cluster; None: there is none, and mirrors copy within the first.
+    `target`: the second cluster, with `target_security`; None: there is none, and mirrors copy
+    within the first.
     """
 
     driver: Driver
@@ -66,7 +67,20 @@ class Setup(Generic[O_co]):
     security: SecuritySettings = PLAINTEXT
     secured: Callable[[SecuritySettings], Driver] | None = None
     target: str | None = None
+    target_security: SecuritySettings = PLAINTEXT
     start_mirror: StartMirror | None = None
+
+    @property
+    def reach(self) -> dict[str, Any]:
+        """The arguments of quorumlog's clients for the cluster."""
+        return {"bootstrap_servers": self.bootstrap, **of_client(self.security)}
+
+    @property
+    def reach_target(self) -> dict[str, Any]:
+        """The arguments of quorumlog's clients for the cluster that mirrors write to."""
+        if self.target is None:
+            return self.reach
+        return {"bootstrap_servers": self.target, **of_client(self.target_security)}
 
     def rng(self, who: str) -> random.Random:
         """Return the random numbers of a client, which depend on its name and the seed alone."""
@@ -85,7 +99,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequiredSecurity:
-    """The security of the cluster that a run starts for its workload: SASL_PLAINTEXT and ACLs.
+    """The security of the cluster that a run starts for its workload: SASL and ACLs.
 
     The clients of the run are the super user. `config`: settings of the nodes, by Kafka's names.
     """

@@ -437,6 +437,8 @@ def test_nodes_are_killed_unless_the_mark_says_otherwise() -> None:
     assert ChaosMark(faults=()).simulation(OUT, 1).schedule.actions == ()
     with pytest.raises(ValueError, match="simulated nodes have quorumlog's own"):
         ChaosMark(driver="confluent").simulation(OUT, 1)
+    with pytest.raises(ValueError, match="simulated nodes have plain text, and no users"):
+        ChaosMark(security={"tls": True}).simulation(OUT, 1)
 
 
 def test_the_seed_may_choose_the_kinds_of_faults_in_simulation() -> None:

@@ -92,6 +92,8 @@ def test_a_project_without_our_fixtures_runs_as_before(pytester: pytest.Pytester
         ("simulated=1", "simulated = 1: True or False is expected"),
         ("faults=7", "faults = 7: names are expected"),
         ("config='a=b'", "config = 'a=b': a dict is expected"),
+        ("security={'sals': 'plain'}", "security: no 'sals' - did you mean sasl?"),
+        ("security={'acls': True}", "every client of the run is User:ANONYMOUS"),
         ("'kill'", "'kill' has no name"),
     ],
 )
