@@ -151,14 +151,14 @@ class _Kept:
             return self._server
 
 
-def _fork_server(node: NodeProcess) -> "ForkServer":
-    program = node.program
-    if node.may_use_tls:
+def _fork_server(nodes: Sequence[NodeProcess]) -> "ForkServer":
+    program = nodes[0].program
+    if any(node.may_use_tls for node in nodes):
         modules = preloaded_for(program, with_tls=True)
         return ForkServer(program.interpreter, modules, has_tls=True)
     if program.is_ours and _prepared:
         return _prepared.pop()
-    for kept in _kept_for(node):
+    for kept in _kept_for(nodes[0]):
         return kept.server()
     return ForkServer(program.interpreter, preloaded_for(program))
 
@@ -170,7 +170,7 @@ def _fork(nodes: Sequence[NodeProcess], limit: TimeLimit) -> None:
             arguments, descriptors = stack.enter_context(node.starting())
             plan["nodes"].append(_plan_of(node, arguments, descriptors))
             plan["descriptors"] += [one for one in descriptors if one not in plan["descriptors"]]
-        server = _fork_server(nodes[0])
+        server = _fork_server(nodes)
         stack.enter_context(server.one_at_a_time)
         before = len(server.children)
         server.fork(plan)

@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from quorumlog.addresses import DEFAULT_LISTENER, address_text
-from quorumlog.broker.authentication.certificate_principals import CertificatePrincipals
 from quorumlog.broker.quotas.core.connection_limits import ConnectionBounds
 from quorumlog.broker.server.acceptor import Acceptor
 from quorumlog.broker.server.api import ANONYMOUS, BrokerContext, Client
@@ -22,10 +21,12 @@ from quorumlog.clock import monotonic_ms
 from quorumlog.invariants import InvariantViolation
 from quorumlog.lasting_condition import LastingCondition, cut
 from quorumlog.settings.kinds import INT_MAX, counts_by_address
-from quorumlog.wire.io.tls_listener import TlsListener
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # most nodes have no TLS, and do not load it
     from ssl import SSLContext
+
+    from quorumlog.broker.authentication.certificate_principals import CertificatePrincipals
+    from quorumlog.wire.io.tls_listener import TlsListener
 
 BACKLOG: Final = 1024
 IDLE_CHECKS: Final = 10  # per idle time: a connection may stay idle a tenth longer than allowed
@@ -46,7 +47,7 @@ class ListenerTls:
     """
 
     context: "SSLContext"
-    principals: CertificatePrincipals | None
+    principals: "CertificatePrincipals | None"
 
 
 NewConnection = Callable[[Acceptor, str], Connection]
@@ -111,8 +112,10 @@ class Server:
                 lambda: connection(self, name), sock=bound, backlog=BACKLOG
             )
         else:
+            from quorumlog.wire.io import tls_listener
+
             accept = partial(self._accept, partial(connection, self, name), tls.principals)
-            listener = TlsListener(bound, tls.context, accept, self._handshake_failed)
+            listener = tls_listener.TlsListener(bound, tls.context, accept, self._handshake_failed)
             self._tls_listeners[name] = listener
         if not self._listeners:
             self._check_idle()
@@ -128,7 +131,7 @@ class Server:
     def _accept(
         self,
         connection: Callable[[], Connection],
-        principals: CertificatePrincipals | None,
+        principals: "CertificatePrincipals | None",
         transport: asyncio.Transport,
     ) -> asyncio.BaseProtocol:
         """Return the connection of a client after its handshake; close it without a principal."""

@@ -18,7 +18,6 @@ from quorumlog.clock import monotonic_ms
 from quorumlog.invariants import some
 from quorumlog.lasting_condition import LastingCondition
 from quorumlog.metadata_quorum.io.control_tls import ControlTls, role_of
-from quorumlog.wire.io.tls_listener import TlsListener
 
 HEAD_S: Final = 10.0
 STRANGERS_MAX: Final = 100
@@ -169,6 +168,8 @@ class WatchedSite(web.BaseSite):
         server = some(self._runner.server, "the runner is set up")
         watched = self._strangers.watched(server)
         if self._tls is not None:
+            from quorumlog.wire.io.tls_listener import TlsListener  # most nodes have no TLS
+
             listener = self._where.get("sock") or socket.create_server(
                 (self._where["host"], self._where["port"]), backlog=self._backlog
             )

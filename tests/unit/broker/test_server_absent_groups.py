@@ -4,15 +4,20 @@ The expected responses are those of Apache Kafka 4.3.1, formatted with `share.ve
 `streams.version` 0. Where Kafka's message is null or only names the code, a sentence is sent here.
 """
 
+from dataclasses import replace
+from errno import EMFILE
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from quorumlog.broker.handlers.registry import HANDLERS
+from quorumlog.broker.handlers.registry import HANDLERS, RARE, handlers_of
+from quorumlog.wire.codec import schemas
 from quorumlog.wire.codec.message import Struct
 from quorumlog.wire.codec.messages import APIS
 from quorumlog.wire.codec.schemas import request_class
+from quorumlog.wire.io.connection import KafkaConnection
+from quorumlog.wire.io.connection_errors import ConnectionLost
 from tests.support.broker.authorized import built
 from tests.support.groups.asking import asking
 
@@ -132,3 +137,44 @@ async def test_no_broker_is_the_coordinator_of_a_share_partition(api: str, tmp_p
             require(await connection.send(request, version=version), expected)
             nothing = requested(api, {"group_id": "", "topics": topics})
             assert (await connection.send(nothing, version=version)).results == []
+
+
+def test_a_handler_of_a_rare_api_has_the_versions_of_its_messages() -> None:
+    """Until the first request, the registry takes the versions from the messages."""
+    for module, keys in RARE.items():
+        loaded = handlers_of(module)
+        assert loaded.keys() == {*keys}
+        for key, handler in loaded.items():
+            assert replace(handler, handle=HANDLERS[key].handle) == HANDLERS[key]
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "quorumlog.wire.codec.schemas.request_class",
+        "quorumlog.broker.handlers.registry.import_module",
+    ],
+)
+async def test_an_import_that_fails_closes_the_connection_and_is_repeated(
+    part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such as of a message or a handler, while the broker has no free file handle."""
+    api = "StreamsGroupDescribe"
+    request = requested(api, {"group_ids": ["g"]})
+
+    def refuse(_: object) -> None:
+        raise OSError(EMFILE, "Too many open files")
+
+    schemas._request_codec.cache_clear()
+    handlers_of.cache_clear()
+    async with asking(tmp_path) as (broker, connection):
+        with monkeypatch.context() as patched:
+            patched.setattr(part, refuse)
+            with pytest.raises(ConnectionLost):
+                await connection.send(request)
+        assert "Too many open files" in caplog.text
+        again = await KafkaConnection.open("127.0.0.1", broker.port, client_id="test")
+        try:
+            require(await again.send(request), REFUSED[api][1])
+        finally:
+            await again.close()

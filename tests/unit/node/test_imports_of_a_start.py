@@ -4,6 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from quorumlog.broker.guards.registry import REFUSED_ANYWAY
+from quorumlog.broker.handlers.registry import HANDLERS, RARE
+from quorumlog.wire.codec.messages import APIS
+
 NEEDLESS_IN_A_NODE = {
     *(
         "typer",
@@ -19,6 +23,11 @@ NEEDLESS_IN_A_NODE = {
     "re2",  # with the first regular expression
     *("cryptography", "joserfc", "quorumlog.node.token_issuer"),  # with signed tokens
     *("quorumlog.broker.authentication.authenticator", "quorumlog.broker.server.sasl_connection"),
+    "ssl",  # with TLS; see also test_openssl
+    *("quorumlog.node.tls", "quorumlog.wire.io.tls_listener", "quorumlog.broker.guards"),
+    *("quorumlog.broker.authentication.certificate_principals", "quorumlog.broker.authorization"),
+    *("quorumlog.wire.codec.sasl", "quorumlog.wire.io.sasl", "quorumlog.broker.telemetry"),
+    *("quorumlog.node.metrics.broker_families",),  # with the first GET /metrics
     *("quorumlog.cli", "quorumlog.cluster", "quorumlog.chaos", "quorumlog.client"),
 }
 NEEDLESS_TO_START_NODES = {
@@ -36,9 +45,19 @@ def loaded_by(program: str) -> set[str]:
 
 
 def test_a_node_loads_nothing_that_only_commands_and_clients_need() -> None:
-    loaded = loaded_by("import quorumlog.node.main")
+    loaded = loaded_by("import quorumlog.node.preloaded")
     assert "quorumlog.broker.replicas" in loaded
     assert not loaded & NEEDLESS_IN_A_NODE
+
+
+def test_a_node_loads_at_its_start_the_messages_that_it_serves_and_no_others() -> None:
+    """An import in the first request of an API needs a file handle, and the event loop waits."""
+    late = {key for keys in RARE.values() for key in keys}
+    assert REFUSED_ANYWAY <= late < HANDLERS.keys()
+    loaded = loaded_by("import quorumlog.node.preloaded")
+    messages = {key: f"quorumlog.wire.codec.messages.{api.module}" for key, api in APIS.items()}
+    assert {key for key in APIS if messages[key] in loaded} == HANDLERS.keys() - late
+    assert not loaded & {f"quorumlog.broker.handlers.{module}" for module in RARE}
 
 
 def test_a_node_loads_at_its_start_what_a_request_needs_when_no_file_can_be_opened() -> None:
