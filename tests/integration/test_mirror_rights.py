@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from quorumlog import Admin, LocalCluster
+from quorumlog.cli.output import EXIT_INTERRUPTED
 from quorumlog.client import Acl, AclFilter
 from quorumlog.mirror import MirrorRefused, TopicsStopped
 from quorumlog.mirror.io.status import read_status
@@ -80,6 +82,25 @@ async def has_copies(sides: Sides, topic: str, count: int) -> bool:
 async def test_a_mirror_of_no_topic_that_copies_once_ends_with_the_remedy(sides: Sides) -> None:
     with pytest.raises(MirrorRefused, match=r"no topic that matches never: .*--topic"):
         await copy_once(settings(sides, "never", once=True))
+
+
+async def test_the_command_says_that_it_waits_and_prints_its_document_at_ctrl_c(
+    sides: Sides,
+) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "quorumlog", "mirror", "--json", "--topic", "later"),
+        *("--from", sides.source, "--to", sides.target, "--alias", "later"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    said = (await process.stderr.readline()).decode()
+    assert said.startswith("mirror: the source has no topic that matches later")
+    assert said.endswith("the mirror waits, and searches again every 30 s\n")
+    process.send_signal(signal.SIGINT)
+    out, _ = await process.communicate()
+    assert process.returncode == EXIT_INTERRUPTED
+    assert json.loads(out) == {"records": 0, "bytes": 0}
 
 
 async def test_topics_that_may_not_be_read_stop_and_the_others_are_copied(sides: Sides) -> None:
