@@ -260,17 +260,14 @@ def scenarios(
     """
     from quorumlog.bench.documents import document, false_safety_claims
     from quorumlog.bench.running import BenchFailed, Plan, run_scenarios
-    from quorumlog.bench.scenarios import modes_of
+    from quorumlog.bench.scenarios import KILLS, modes_of
 
     access = Access(command_config=command_config, tls_ca=tls_ca, sasl=sasl, login=login)
     client = _scenarios_client(bootstrap, access)
-    plan = Plan(
-        only=_scenario_numbers(only),
-        messages=messages,
-        modes=modes_of(mode),
-        driver=driver,
-        seed=seed,
-    )
+    numbers = _scenario_numbers(only)
+    if client is not None and numbers == [KILLS]:
+        fail(f"--only {only}: it kills brokers of its own cluster: no --bootstrap", EXIT_USAGE)
+    plan = Plan(only=numbers, messages=messages, modes=modes_of(mode), driver=driver, seed=seed)
     with one_line_errors(OSError):
         out.mkdir(parents=True, exist_ok=True)
     with progress_bar("scenarios", plan.steps) as moved, one_line_errors(BenchFailed):

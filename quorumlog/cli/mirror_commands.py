@@ -107,13 +107,16 @@ def mirror(
     from quorumlog.mirror import MirrorError
 
     with one_line_errors(MirrorError):
-        copied = run(_mirror(settings))
-    if json:
-        document({"records": copied.records, "bytes": copied.size_in_bytes})
+        run(_mirror(settings, json=json))
 
 
-async def _mirror(settings: "MirrorSettings") -> "Progress":
+async def _mirror(settings: "MirrorSettings", *, json: bool) -> None:
+    """Copy to the end, or to Ctrl-C, which is the usual end: both print the document."""
     from quorumlog.mirror import Mirror
+
+    def print_document(copied: "Progress") -> None:
+        if json:
+            document({"records": copied.records, "bytes": copied.size_in_bytes})
 
     async with Mirror(settings, _say) as mirror:
         try:
@@ -123,9 +126,12 @@ async def _mirror(settings: "MirrorSettings") -> "Progress":
                     await mirror.run()
                 finally:
                     shown.cancel()
+        except asyncio.CancelledError:
+            print_document(mirror.progress)
+            raise
         finally:  # also after an error or Ctrl-C
             say(f"{mirror.progress.records} records copied")
-    return mirror.progress
+    print_document(mirror.progress)
 
 
 async def _show(progress: "Progress", show: Callable[[str], object]) -> None:

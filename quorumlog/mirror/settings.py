@@ -62,8 +62,8 @@ class MirrorSettings:
     poll_bytes: int = 8 * 1024 * 1024
 
     def __post_init__(self) -> None:
-        if not self.topics:
-            raise ValueError("a mirror needs a regular expression of topics")
+        if not all(self.topics) or not self.topics:
+            raise ValueError("a mirror needs a regular expression of topics that is not empty")
         for name in ("alias", "target_alias"):
             alias = getattr(self, name)
             if alias is not None and not _ALIAS.fullmatch(alias):

@@ -193,19 +193,20 @@ def test_a_node_that_ends_by_itself_is_a_finding(tmp_path: Path) -> None:
 
 
 def test_a_mirror_between_two_clusters_survives_what_befalls_it_and_them(tmp_path: Path) -> None:
-    kill, pause = step_fault("kill")(), step_fault("pause")()
+    kill, pause, cut = (step_fault(name)() for name in ("kill", "pause", "isolate_role"))
     actions = (
         Action(t_us=2_000_000, fault=kill, target=(101,), duration_us=500_000),
         Action(t_us=5_000_000, fault=pause, target=(1,), duration_us=1_000_000),
+        Action(t_us=7_500_000, fault=cut, target=(101,), duration_us=1_500_000),
     )
-    schedule = Schedule(seed=1, duration_us=8_000_000, actions=actions)
+    schedule = Schedule(seed=1, duration_us=10_000_000, actions=actions)
     options = {"rate": 100.0, "life_ms": 2_000}
     summary = carry_out(
-        tmp_path, schedule, workload="mirror", options=options, duration_s=8.0, **ONE_NODE
+        tmp_path, schedule, workload="mirror", options=options, duration_s=10.0, **ONE_NODE
     )
     verdict = verify_history(tmp_path, engine="local", model="mirror")
     assert verdict.valid is True, verdict.as_json()
-    assert (summary.reads_complete, summary.faults) == (True, 2)
+    assert (summary.reads_complete, summary.faults) == (True, 3)
     assert verdict.figures["copied"] >= verdict.figures["acknowledged"] >= ACKNOWLEDGED_MIN
     assert verdict.figures["translated"] > 0
     acts = {one["f"] for row in read_history(tmp_path)["micro"].to_pylist() for one in row}

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from quorumlog import Admin, LocalCluster
+from quorumlog.cli.output import EXIT_INTERRUPTED
 from quorumlog.client import Acl, AclFilter
 from quorumlog.mirror import MirrorRefused, TopicsStopped
 from quorumlog.mirror.io.status import read_status
@@ -82,13 +84,42 @@ async def test_a_mirror_of_no_topic_that_copies_once_ends_with_the_remedy(sides:
         await copy_once(settings(sides, "never", once=True))
 
 
+@pytest.fixture
+def _heeded() -> Iterator[None]:
+    """Ctrl-C is not ignored: a shell starts its background jobs with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_heeded")
+async def test_the_command_says_that_it_waits_and_prints_its_document_at_ctrl_c(
+    sides: Sides,
+) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "quorumlog", "mirror", "--json", "--topic", "later"),
+        *("--from", sides.source, "--to", sides.target, "--alias", "later"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    while not (said := (await process.stderr.readline()).decode()).startswith("mirror: "):
+        assert said  # else it ended; on a slow machine it reports slow answers
+    assert "the source has no topic that matches later" in said
+    assert said.endswith("the mirror waits, and searches again every 30 s\n")
+    process.send_signal(signal.SIGINT)
+    out, _ = await process.communicate()
+    assert process.returncode == EXIT_INTERRUPTED
+    assert json.loads(out) == {"records": 0, "bytes": 0}
+
+
 async def test_topics_that_may_not_be_read_stop_and_the_others_are_copied(sides: Sides) -> None:
     open_one, closed = "rights-open", "rights-closed"
     for topic in (open_one, closed):
         await create(sides.source, topic)
         await send(sides.source, topic, numbers(0, 20))
     rights = [acl(closed, "all"), acl(closed, "read", "deny")]
-    wanted = settings(sides, "rights-.*", alias="rights")
+    wanted = settings(sides, "rights-.*", alias="rights", config_interval_ms=2_000)
     async with Admin(sides.source) as admin:
         await admin.create_acls(rights)
         with pytest.raises(TopicsStopped, match=f"{closed}: the source refuses.*READ on {closed}"):

@@ -26,7 +26,7 @@ from quorumlog.mirror.core.topic_plan import (
 from quorumlog.mirror.reports import OnReport, Report
 from quorumlog.mirror.settings import MirrorSettings
 
-GONE: Final = "the source has the topic no longer; its copy stays"
+GONE: Final = "the source has the topic no longer, or hides it from this user; its copy stays"
 _LOOKS: Final = 50
 _LOOK_MS: Final = 100
 _TOPIC_ACLS: Final = AclFilter(resource_type="topic", pattern_type="literal")

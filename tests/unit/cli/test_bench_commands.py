@@ -54,6 +54,7 @@ def test_latencies_are_drawn(shell: Shell) -> None:
         (("latency", "--messages", "5", "--duration", "5s"), "--messages or --duration, not both"),
         (("latency", "--duration", "never"), "is not a duration"),
         (("scenarios", "--out", "x", "--only", "1,7"), "write numbers of 1 to 6"),
+        (("scenarios", "--out", "x", "--only", "5"), "it kills brokers of its own cluster"),
     ],
 )
 def test_arguments_that_have_no_sense_are_refused(

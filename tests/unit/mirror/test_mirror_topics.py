@@ -251,6 +251,7 @@ def test_two_acls_with_one_copy_are_created_once() -> None:
     ("changes", "sentence"),
     [
         ({"topics": ()}, "regular expression of topics"),
+        ({"topics": ("t", "")}, "that is not empty"),
         ({"topics": ("(",)}, "is no regular expression"),
         ({"alias": "a b"}, "alias 'a b'"),
         ({"alias": ""}, "alias ''"),
