@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from quorumlog.broker.partitions.log.verified_appends import TransactionProducer
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicId, TopicPartition
 
 Answer = asyncio.Future[Mapping[TopicPartition, ErrorCode]]
 
@@ -16,6 +16,7 @@ class Question(NamedTuple):
     producer_id: int
     producer_epoch: int
     partitions: tuple[TopicPartition, ...]
+    topic_id: TopicId
     adds: bool
     answer: Answer
 
@@ -31,10 +32,15 @@ class ScriptedVerifier:
         self.asked: list[Question] = []
 
     def verify(
-        self, producer: TransactionProducer, partitions: Sequence[TopicPartition], *, adds: bool
+        self,
+        producer: TransactionProducer,
+        partitions: Sequence[TopicPartition],
+        *,
+        topic_id: TopicId = ZERO_TOPIC_ID,
+        adds: bool,
     ) -> Answer:
         answer: Answer = asyncio.get_running_loop().create_future()
-        question = Question(*producer, tuple(partitions), adds, answer)
+        question = Question(*producer, tuple(partitions), topic_id, adds, answer)
         self.asked.append(question)
         if self.says is not None:
             question.reply(self.says)
