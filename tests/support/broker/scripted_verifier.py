@@ -16,8 +16,8 @@ class Question(NamedTuple):
     producer_id: int
     producer_epoch: int
     partitions: tuple[TopicPartition, ...]
-    topic_id: TopicId
     adds: bool
+    topic_id: TopicId
     answer: Answer
 
     def reply(self, error_code: ErrorCode = ErrorCode.NONE) -> None:
@@ -40,7 +40,7 @@ class ScriptedVerifier:
         adds: bool,
     ) -> Answer:
         answer: Answer = asyncio.get_running_loop().create_future()
-        question = Question(*producer, tuple(partitions), topic_id, adds, answer)
+        question = Question(*producer, tuple(partitions), adds, topic_id, answer)
         self.asked.append(question)
         if self.says is not None:
             question.reply(self.says)
