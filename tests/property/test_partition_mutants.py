@@ -90,13 +90,23 @@ class KnowsOnlyTheLastBatch(ProducerStates):
 
 
 class KeepsWhatWasTruncated(ProducerStates):
-    def rebuild(self, batches: Iterable[BatchHeader], known: Iterable[SnapshotEntry] = ()) -> None:
+    def rebuild(
+        self,
+        batches: Iterable[BatchHeader],
+        known: Iterable[SnapshotEntry] = (),
+        clock_ahead_ms: int = 0,
+    ) -> None:
         if not len(self):
-            super().rebuild(batches, known)
+            super().rebuild(batches, known, clock_ahead_ms)
 
 
 class ForgetsWhatItFollowed(ProducerStates):
-    def rebuild(self, batches: Iterable[BatchHeader], known: Iterable[SnapshotEntry] = ()) -> None:
+    def rebuild(
+        self,
+        batches: Iterable[BatchHeader],
+        known: Iterable[SnapshotEntry] = (),
+        clock_ahead_ms: int = 0,
+    ) -> None:
         pass
 
 

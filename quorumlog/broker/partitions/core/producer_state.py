@@ -307,10 +307,16 @@ class ProducerStates:
                 entries += _entries(producer_id, producer)
         return entries
 
-    def rebuild(self, batches: Iterable[BatchHeader], known: Iterable[SnapshotEntry] = ()) -> None:
+    def rebuild(
+        self,
+        batches: Iterable[BatchHeader],
+        known: Iterable[SnapshotEntry] = (),
+        clock_ahead_ms: int = 0,
+    ) -> None:
         """Drop all producers, then load a snapshot and the batches after it, without markers.
 
-        A batch's own timestamp stands in for the time of its append.
+        A batch's own timestamp stands in for the time of its append. `clock_ahead_ms`: the most
+        that the clients' clocks are behind the broker's; so no producer expires early.
         """
         self._producers.clear()
         self._in_transaction.clear()
@@ -318,7 +324,7 @@ class ProducerStates:
         for entry in known:
             self._restore(entry)
         for batch in batches:
-            self.record(batch, batch.base_offset, batch.max_timestamp)
+            self.record(batch, batch.base_offset, batch.max_timestamp + clock_ahead_ms)
 
     def _restore(self, entry: SnapshotEntry) -> None:
         producer_id = entry.producer_id
