@@ -90,23 +90,13 @@ class KnowsOnlyTheLastBatch(ProducerStates):
 
 
 class KeepsWhatWasTruncated(ProducerStates):
-    def rebuild(
-        self,
-        batches: Iterable[BatchHeader],
-        known: Iterable[SnapshotEntry] = (),
-        clock_ahead_ms: int = 0,
-    ) -> None:
+    def rebuild(self, batches: Iterable[BatchHeader], known: Iterable[SnapshotEntry] = ()) -> None:
         if not len(self):
-            super().rebuild(batches, known, clock_ahead_ms)
+            super().rebuild(batches, known)
 
 
 class ForgetsWhatItFollowed(ProducerStates):
-    def rebuild(
-        self,
-        batches: Iterable[BatchHeader],
-        known: Iterable[SnapshotEntry] = (),
-        clock_ahead_ms: int = 0,
-    ) -> None:
+    def rebuild(self, batches: Iterable[BatchHeader], known: Iterable[SnapshotEntry] = ()) -> None:
         pass
 
 

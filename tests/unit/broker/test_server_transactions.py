@@ -258,8 +258,8 @@ async def test_a_broker_verifies_and_adds_for_many_transactions(tmp_path: Path) 
             (TopicId(bytes(15) + b"1"), ErrorCode.NOT_ENOUGH_REPLICAS),
         ):
             for adds in (False, True):
-                answer = await verify(y, [where], topic_id=of_topic, adds=adds)
-                assert answer == {where: code}
+                found_here = await verify(y, [where], topic_id=of_topic, adds=adds)
+                assert found_here == {where: code}
 
 
 async def test_a_request_that_names_too_many_partitions_is_refused(

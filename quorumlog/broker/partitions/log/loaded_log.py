@@ -40,25 +40,23 @@ def load_producers(
     the disk. Raises StorageError.
     """
     producers = kind()
+    producers.clock_ahead_ms = clock_ahead_ms
     snapshot = log.producers.newest() or ProducerSnapshot(log.segment_base_offsets[0], ())
     headers = log.producers.batches_since(snapshot.offset)
     if headers or snapshot.entries:
-        producers.rebuild(headers or (), snapshot.entries, clock_ahead_ms)
+        producers.rebuild(headers or (), snapshot.entries)
     producers.transactions.known_from = int(snapshot.offset)
     if headers is None and snapshot.offset < log.log_end_offset:
-        batches = _noted(log.producers.batches(snapshot.offset), note_read)
-        _replay(log, producers, batches, clock_ahead_ms)
+        _replay(log, producers, snapshot.offset, note_read)
     log.producers.keep_transactions()
     return producers
 
 
-def _replay(
-    log: Log, producers: ProducerStates, batches: Iterable[Batch], clock_ahead_ms: int
-) -> None:
+def _replay(log: Log, producers: ProducerStates, offset: Offset | int, note_read: NoteRead) -> None:
     """Apply every batch; add the aborted transactions that the transaction files lack."""
     learnt_from = log.producers.transactions.learnt_from
-    for header, marker in batches:
-        seen_ms = header.max_timestamp + clock_ahead_ms
+    for header, marker in _noted(log.producers.batches(offset), note_read):
+        seen_ms = header.max_timestamp + producers.clock_ahead_ms
         aborted = producers.record(header, header.base_offset, seen_ms, marker)
         if aborted is not None and aborted.last_offset >= learnt_from:
             log.aborted.add(aborted)
