@@ -11,7 +11,8 @@ union:
   2. Names are Kafka's. kio drops the unit of a field of type timedelta or datetime; `_ms` is added
      again: `timeout` becomes `timeout_ms`, `max_timestamp` becomes `max_timestamp_ms`.
   3. A struct name that request and response share is prefixed with `Request` or `Response` in both.
-  4. Default: Kafka's own if it has one, else null if every version allows it (but never for an
+  4. `OWN_FIELDS` are added: tagged fields of this project, between brokers of one cluster.
+  5. Default: Kafka's own if it has one, else null if every version allows it (but never for an
      array), else zero, "", b"" or []. The default of a tagged struct is None: absent.
 A message that breaks the rules (a gap in versions, a change of type) raises InvariantViolation.
 """
@@ -32,6 +33,7 @@ from kio.serial import _introspect as introspect
 from kio.static.constants import EntityType
 
 from quorumlog.invariants import require
+from quorumlog.wire.codec.message import OWN_TAGS_BEGIN
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 DIRECTORY: Final = ROOT / "quorumlog/wire/codec/messages"
@@ -60,6 +62,9 @@ PYTHON_TYPES: Final = {
 }
 ZEROS: Final = {"bool": "False", "float": "0.0", "str": '""', "bytes": 'b""', "Records": "None"}
 NULLABLE_TYPES: Final = {"string", "bytes", "records"}
+# By Kafka's name of the struct: name, wire type and tag, in the flexible versions of the message.
+# Decoders skip unknown tags (KIP-482). docs/decisions/0034-transaction-verification.md
+OWN_FIELDS: Final = {"AddPartitionsToTxnTopic": [("topic_id", "uuid", OWN_TAGS_BEGIN)]}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -114,6 +119,12 @@ class MessageUnion:
         self.structs: dict[str, StructUnion] = {}
         for version in reversed(self.versions):
             self._add(version, classes[version])
+        for struct in self.structs.values():
+            for name, wire_type, tag in OWN_FIELDS.get(struct.kafka_name, ()):
+                struct.order.append(name)
+                shape = own_shape(wire_type, tag)
+                since = range(self.flexible_since, self.last + 1)
+                struct.fields[name] = dict.fromkeys(since, shape)
 
     def name_of(self, struct: type[Any]) -> str:
         """Return the name of the generated class for a struct of kio."""
@@ -147,6 +158,18 @@ class MessageUnion:
             yield union
 
         yield from visit(self.name_of(self.classes[self.last]))
+
+
+def own_shape(wire_type: str, tag: int) -> Shape:
+    """Return the shape of a field of `OWN_FIELDS`."""
+    return Shape(
+        wire_type=wire_type,
+        struct=None,
+        is_array=False,
+        nullable=False,
+        tag=tag,
+        default=dataclasses.MISSING,
+    )
 
 
 def shapes_of(struct: type[Any]) -> Iterator[tuple[str, Shape]]:
@@ -243,7 +266,7 @@ def field_text(message: MessageUnion, name: str, shapes: Mapping[int, Shape]) ->
 def initial_value(
     name: str, python_type: str, annotation: str, shapes: list[Shape]
 ) -> dict[str, str]:
-    """Return the argument of `__init__` and the assignment of one field: rule 4."""
+    """Return the argument of `__init__` and the assignment of one field: rule 5."""
     given = {repr(shape.default): shape.default for shape in shapes}
     given.pop(repr(dataclasses.MISSING), None)
     require(len(given) <= 1, f"{name} has one default: {given}")

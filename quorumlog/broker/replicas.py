@@ -193,6 +193,7 @@ class Replicas:
             listeners=self._listeners,
             failed=self._replicas.fail,
             report=self._directories.note_log,
+            clock_ahead_ms=lambda: self._replicas.clock_ahead_ms,
             has_other_directories=lambda: len(self._logs.online) > 1,
         )
 

@@ -15,7 +15,7 @@ from quorumlog.broker.transactions.core.requests import (
     ProducerIdAndEpoch,
 )
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicPartition
 from quorumlog.wire.codec.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
@@ -131,6 +131,7 @@ def _ask(
     verify_only: bool = False,
 ) -> asyncio.Future[AddPartitionsResult]:
     """Send the coordinator the request; if any partition cannot be added, refuse all."""
+    topics = [*topics]
     partitions = frozenset(
         TopicPartition(topic.name, index) for topic in topics for index in topic.partitions
     )
@@ -140,6 +141,10 @@ def _ask(
             refused[where] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif context.image.partition(where) is None:
             refused[where] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    for topic in topics:
+        if _is_other_topic(context, topic):
+            other = (TopicPartition(topic.name, index) for index in topic.partitions)
+            refused.update(dict.fromkeys(other, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
     if refused:
         outcomes = {**dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED), **refused}
         answer: asyncio.Future[AddPartitionsResult] = asyncio.get_running_loop().create_future()
@@ -154,6 +159,16 @@ def _ask(
             verify_only=verify_only,
         )
     )
+
+
+def _is_other_topic(context: BrokerContext, topic: AddPartitionsToTxnTopic) -> bool:
+    """Whether the topic of this name has another id: it was deleted and created again.
+
+    The image here or at the leader is behind. If ours is, our markers would go to the former topic.
+    """
+    # DEVIATION: Kafka's brokers compare names. docs/decisions/0034-transaction-verification.md
+    found = context.image.topics.get(topic.name)
+    return found is not None and topic.topic_id not in {ZERO_TOPIC_ID, found.topic_id}
 
 
 def _topic_results(

@@ -21,6 +21,7 @@ Records = Buffer | Sequence[Sendable] | None
 EMPTY: Final[list[Any]] = []
 """The default of an array argument: a new list takes its place. It is never stored or changed."""
 ZERO_UUID: Final = bytes(16)
+OWN_TAGS_BEGIN: Final = 10_000  # tags of our own fields, between brokers; Kafka counts from 0
 
 
 class Field(NamedTuple):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 from weakref import WeakKeyDictionary
 
+from quorumlog import clock
 from quorumlog.backoff import Backoff
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
 from quorumlog.broker.following.log.followed_partition import FollowedPartition, take_answer
@@ -96,6 +97,7 @@ async def start(
         disk_queue=disk_queue,
     )
     _REPORTS[replicas] = reports
+    replicas.note_clock_ahead(clock.advances().ahead_ms)  # as a node does, before it opens logs
     await replicas.start()
     publish(replicas, image(1, 0, 0, isr, replicas=isr))
     return replicas

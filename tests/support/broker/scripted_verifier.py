@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from quorumlog.broker.partitions.log.verified_appends import TransactionProducer
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicId, TopicPartition
 
 Answer = asyncio.Future[Mapping[TopicPartition, ErrorCode]]
 
@@ -17,6 +17,7 @@ class Question(NamedTuple):
     producer_epoch: int
     partitions: tuple[TopicPartition, ...]
     adds: bool
+    topic_id: TopicId
     answer: Answer
 
     def reply(self, error_code: ErrorCode = ErrorCode.NONE) -> None:
@@ -31,10 +32,15 @@ class ScriptedVerifier:
         self.asked: list[Question] = []
 
     def verify(
-        self, producer: TransactionProducer, partitions: Sequence[TopicPartition], *, adds: bool
+        self,
+        producer: TransactionProducer,
+        partitions: Sequence[TopicPartition],
+        *,
+        topic_id: TopicId = ZERO_TOPIC_ID,
+        adds: bool,
     ) -> Answer:
         answer: Answer = asyncio.get_running_loop().create_future()
-        question = Question(*producer, tuple(partitions), adds, answer)
+        question = Question(*producer, tuple(partitions), adds, topic_id, answer)
         self.asked.append(question)
         if self.says is not None:
             question.reply(self.says)

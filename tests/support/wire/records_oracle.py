@@ -12,7 +12,7 @@ from kio.serial import _introspect as introspect
 from kio.serial import entity_writer
 
 from quorumlog.wire.codec.layout import FieldLayout, layout_of
-from quorumlog.wire.codec.message import ZERO_UUID, Message, Struct
+from quorumlog.wire.codec.message import OWN_TAGS_BEGIN, ZERO_UUID, Message, Struct
 
 MessageT = TypeVar("MessageT", bound=Message)
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -38,7 +38,8 @@ def random_struct(draw: random.Random, struct: type[Struct], version: int) -> St
     for field in layout.fields:
         setattr(made, field.name, random_value(draw, field, version))
     for field in layout.tagged:
-        if draw.random() < 0.5:
+        is_own = (field.tag or 0) >= OWN_TAGS_BEGIN  # kio has Kafka's fields alone
+        if not is_own and draw.random() < 0.5:
             setattr(made, field.name, random_value(draw, field, version))
     return made
 

@@ -245,6 +245,27 @@ async def test_a_producer_id_expires(tmp_path: Path, advances: Advances) -> None
         assert replicas.drivers[AT].producers.describe(7) is None
 
 
+async def test_a_producer_id_is_not_older_after_a_crash(tmp_path: Path, advances: Advances) -> None:
+    """Its batches have the times of its client's clock, which no advance moves."""
+    advances.extend((Advance(now_ms(), 8 * DAY_MS),))
+    batch = encode_batch(
+        [Record(0, now_ms(), b"k", b"v")], producer_id=7, producer_epoch=0, base_sequence=0
+    )
+    async with one_broker(tmp_path) as replicas:
+        publish(replicas, ALONE)
+        append(replicas, records=batch)
+    for snapshot in tmp_path.rglob("*.snapshot"):
+        snapshot.unlink()  # as after a crash: the log is read
+    async with one_broker(tmp_path) as replicas:
+        publish(replicas, ALONE)
+        await replicas.passes.age()
+        assert append(replicas, records=batch).base_offset == 0, "a repeated batch is a duplicate"
+        assert replicas.drivers[AT].log.log_end_offset == 1
+        advances.extend((*advances.made, Advance(now_ms(), 2 * DAY_MS)))
+        await replicas.passes.age()
+        assert replicas.drivers[AT].producers.describe(7) is None
+
+
 async def test_a_pass_over_the_wrong_topic_is_refused(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as replicas:
         publish(replicas, ALONE)

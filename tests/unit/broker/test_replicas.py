@@ -190,7 +190,8 @@ async def test_a_truncation_that_cuts_no_record_reads_none(
         publish(replicas, image(2, 6, 2, (1, 2), replicas=(1, 2)))
         driver, rebuilt = replicas.drivers[AT], list[int]()
 
-        def note(log: Log, kind: type[ProducerStates]) -> ProducerStates:
+        def note(log: Log, kind: type[ProducerStates], *, clock_ahead_ms: int) -> ProducerStates:
+            assert clock_ahead_ms == 0
             rebuilt.append(log.log_end_offset)
             return kind()
 

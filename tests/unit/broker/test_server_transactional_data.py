@@ -95,7 +95,7 @@ async def test_a_transaction_is_written_marked_read_and_described(tmp_path: Path
         written = await produce(connection, transactional(0), transactional_id="shop")
         assert (written.error_code, written.base_offset) == (ErrorCode.NONE, 0)
         (asked,) = broker.verifier.asked
-        assert asked[:5] == ("shop", PRODUCER, 0, (TopicPartition("t", 0),), True)
+        assert (*asked[:4], asked.adds) == ("shop", PRODUCER, 0, (TopicPartition("t", 0),), True)
         producer = await described_producer(connection)
         assert (producer.current_txn_start_offset, producer.coordinator_epoch) == (0, -1)
         for version in range(4, 13):

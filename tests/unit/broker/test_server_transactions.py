@@ -15,7 +15,7 @@ from quorumlog.broker.server.api import ApiHandler, BrokerContext, Disconnect, R
 from quorumlog.broker.server.own_connection import OwnConnection
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
 from quorumlog.wire.codec.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from quorumlog.wire.codec.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -252,6 +252,14 @@ async def test_a_broker_verifies_and_adds_for_many_transactions(tmp_path: Path) 
         verify = broker.transactions.verifier.verify
         for adds, code in ((False, ErrorCode.TRANSACTION_ABORTABLE), (True, ErrorCode.NONE)):
             assert await verify(y, [where], adds=adds) == {where: code}
+        topic_id = broker.metadata.image.topics["t"].topic_id
+        for of_topic, code in (
+            (topic_id, ErrorCode.NONE),
+            (TopicId(bytes(15) + b"1"), ErrorCode.NOT_ENOUGH_REPLICAS),
+        ):
+            for adds in (False, True):
+                found_here = await verify(y, [where], topic_id=of_topic, adds=adds)
+                assert found_here == {where: code}
 
 
 async def test_a_request_that_names_too_many_partitions_is_refused(

@@ -15,7 +15,7 @@ import grimp
 import pytest
 
 from quorumlog.wire.codec.errors import MalformedFrame
-from quorumlog.wire.codec.message import Message
+from quorumlog.wire.codec.message import OWN_TAGS_BEGIN, Message
 from quorumlog.wire.codec.messages import APIS
 from quorumlog.wire.codec.messages.fetch import FetchRequest, ReplicaState
 from quorumlog.wire.codec.messages.metadata import MetadataResponse
@@ -147,7 +147,8 @@ def json_fields(fields: list[dict[str, Any]]) -> set[str]:
 def our_fields(message_class: type[Any]) -> set[str]:
     names = set()
     for field in message_class.FIELDS:
-        names.add(field.name)
+        if field.tag is None or field.tag < OWN_TAGS_BEGIN:
+            names.add(field.name)
         inner = field.type[0] if isinstance(field.type, list) else field.type
         if not isinstance(inner, str):
             names |= our_fields(inner)

@@ -88,6 +88,7 @@ class ProducerStates:
         self.guards: Final = Guards()
         self._producers: OrderedDict[int, _Producer] = OrderedDict()
         self._in_transaction: dict[int, _Producer] = {}
+        self.clock_ahead_ms = 0  # added to the times of loaded batches: never too little
 
     def __len__(self) -> int:
         return len(self._producers) + len(self._in_transaction)
@@ -310,7 +311,7 @@ class ProducerStates:
     def rebuild(self, batches: Iterable[BatchHeader], known: Iterable[SnapshotEntry] = ()) -> None:
         """Drop all producers, then load a snapshot and the batches after it, without markers.
 
-        A batch's own timestamp stands in for the time of its append.
+        A batch's own timestamp, by the broker's clock, stands in for the time of its append.
         """
         self._producers.clear()
         self._in_transaction.clear()
@@ -318,7 +319,7 @@ class ProducerStates:
         for entry in known:
             self._restore(entry)
         for batch in batches:
-            self.record(batch, batch.base_offset, batch.max_timestamp)
+            self.record(batch, batch.base_offset, batch.max_timestamp + self.clock_ahead_ms)
 
     def _restore(self, entry: SnapshotEntry) -> None:
         producer_id = entry.producer_id

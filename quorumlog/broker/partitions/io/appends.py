@@ -12,7 +12,7 @@ from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.broker.partitions.log.verified_appends import TransactionProducer, Verify
 from quorumlog.clock import monotonic_ms
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
 
 
 class TimedAppends(Appends):
@@ -35,6 +35,7 @@ def verification_by(verifier: TransactionVerifier) -> Verify:
         producer: TransactionProducer,
         at: TopicPartition,
         *,
+        topic_id: TopicId,
         adds: bool,
         answered: Callable[[ErrorCode | None], None],
     ) -> None:
@@ -42,6 +43,7 @@ def verification_by(verifier: TransactionVerifier) -> Verify:
             is_known = not outcomes.cancelled() and outcomes.exception() is None
             answered(outcomes.result()[at] if is_known else None)
 
-        verifier.verify(producer, [at], adds=adds).add_done_callback(done)
+        answer = verifier.verify(producer, [at], topic_id=topic_id, adds=adds)
+        answer.add_done_callback(done)
 
     return verify

@@ -10,17 +10,23 @@ from typing import Protocol
 
 from quorumlog.broker.partitions.log.verified_appends import TransactionProducer
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicId, TopicPartition
 
 
 class TransactionVerifier(Protocol):
     """Sends verification requests to the coordinator of a transactional id."""
 
     def verify(
-        self, producer: TransactionProducer, partitions: Sequence[TopicPartition], *, adds: bool
+        self,
+        producer: TransactionProducer,
+        partitions: Sequence[TopicPartition],
+        *,
+        topic_id: TopicId = ZERO_TOPIC_ID,
+        adds: bool,
     ) -> asyncio.Future[Mapping[TopicPartition, ErrorCode]]:
         """Return for each partition NONE if the open transaction contains it, or the error.
 
-        With `adds` the coordinator adds the partitions first, as clients of transaction.version 2
-        expect. The errors are those that producers support; they include an unknown outcome.
+        `topic_id`: the partitions are of this topic; zeros: of the topic of the name. With `adds`
+        the coordinator adds the partitions first, as clients of transaction.version 2 expect. The
+        errors are those that producers support; they include an unknown outcome.
         """

@@ -83,5 +83,6 @@ class PartitionDependencies:
     listeners: Sequence[LeadershipListener]
     failed: Callable[["PartitionDriver", StorageError], None]  # its log is unusable
     report: Callable[[TopicPartition], None]  # sends the state of its log to the controller
+    clock_ahead_ms: Callable[[], int] = lambda: 0  # of this broker's clock to the clients'
     has_other_directories: Callable[[], bool] = lambda: False  # that work, if this one fails
     new_flusher: type[LogFlusher] = LogFlusher

@@ -28,14 +28,19 @@ Batch: TypeAlias = tuple[BatchHeader, TransactionMarker | None]  # the marker of
 
 
 def load_producers(
-    log: Log, kind: type[ProducerStates] = ProducerStates, note_read: NoteRead = lambda _: None
+    log: Log,
+    kind: type[ProducerStates] = ProducerStates,
+    note_read: NoteRead = lambda _: None,
+    clock_ahead_ms: int = 0,
 ) -> ProducerStates:
     """Load the producers; without a snapshot, from every batch, also below the log start.
 
     The class `kind` is a rule of the replica. `note_read` repeatedly receives the number of bytes
-    read. Waits for the disk. Raises StorageError.
+    read. `clock_ahead_ms`: of the advanced clock of this broker to the clocks of clients. Waits for
+    the disk. Raises StorageError.
     """
     producers = kind()
+    producers.clock_ahead_ms = clock_ahead_ms
     snapshot = log.producers.newest() or ProducerSnapshot(log.segment_base_offsets[0], ())
     headers = log.producers.batches_since(snapshot.offset)
     if headers or snapshot.entries:
@@ -51,7 +56,8 @@ def _replay(log: Log, producers: ProducerStates, offset: Offset | int, note_read
     """Apply every batch; add the aborted transactions that the transaction files lack."""
     learnt_from = log.producers.transactions.learnt_from
     for header, marker in _noted(log.producers.batches(offset), note_read):
-        aborted = producers.record(header, header.base_offset, header.max_timestamp, marker)
+        seen_ms = header.max_timestamp + producers.clock_ahead_ms
+        aborted = producers.record(header, header.base_offset, seen_ms, marker)
         if aborted is not None and aborted.last_offset >= learnt_from:
             log.aborted.add(aborted)
 
@@ -105,6 +111,7 @@ def load_log(
     *,
     newest_epoch: int = MAX_EPOCH,
     note_read: NoteRead,
+    clock_ahead_ms: int = 0,
 ) -> LoadedLog:
     """Open a log, as `LogDirectory.open` does, and load its producers. Raises StorageError."""
     is_turn = not home.options.must_last and home.opening.acquire(timeout=TURN_S)
@@ -113,7 +120,8 @@ def load_log(
             at, topic.topic_id, topic.configs, standing=standing, newest_epoch=newest_epoch
         )
         try:
-            return LoadedLog(log, high_watermark, load_producers(log, producers, note_read))
+            known = load_producers(log, producers, note_read, clock_ahead_ms)
+            return LoadedLog(log, high_watermark, known)
         except StorageError:
             log.close(clean=False)
             raise

@@ -402,7 +402,9 @@ class PartitionDriver:
             around.checkpoints.note_truncated(at, self.log)
             if self.log.log_end_offset == was_end:
                 return None  # only an epoch was removed: the producers are unchanged
-            return loaded_log.load_producers(self.log, type(self.producers))
+            ahead_ms = around.clock_ahead_ms()
+            kind = type(self.producers)
+            return loaded_log.load_producers(self.log, kind, clock_ahead_ms=ahead_ms)
 
         def done(outcome: ProducerStates | StorageError | None) -> None:
             self.is_truncating = False

@@ -85,7 +85,7 @@ class ReplicaSet:
         self.reported: Final = ReportedLogs(broker_id, self.drivers)
         self._pending_updates: Final = rules.pending_updates()
         self._limits: Final[dict[str, TopicLimits]] = {}
-        self._clock_ahead_ms = 0  # of the clocks of clients
+        self.clock_ahead_ms = 0  # of the clocks of clients
         self._defaults: Final = TopicDefaults(broker_id, settings, logs)
 
     def connect(self, around: PartitionDependencies) -> None:
@@ -259,7 +259,8 @@ class ReplicaSet:
         def work() -> LoadedLog:
             if self._is_stopping:
                 raise StorageError(f"{at} is not opened: the broker stops")
-            return load(**known, note_read=self.logs.progress.note_read)
+            ahead_ms = self.clock_ahead_ms
+            return load(**known, note_read=self.logs.progress.note_read, clock_ahead_ms=ahead_ms)
 
         self._around.disk.submit(at, work, partial(self._opened, at))
 
@@ -444,12 +445,12 @@ class ReplicaSet:
         limits = self._limits.get(topic)
         if limits is None:
             limits = self._defaults.limits_of(self.image, topic)
-            limits = self._limits[topic] = limits.behind(self._clock_ahead_ms)
+            limits = self._limits[topic] = limits.behind(self.clock_ahead_ms)
         return limits
 
     def note_clock_ahead(self, ahead_ms: int) -> None:
         """Accept records of clients whose clocks are `ahead_ms` behind this broker's clock."""
-        self._clock_ahead_ms = ahead_ms
+        self.clock_ahead_ms = ahead_ms
         self._limits.clear()
 
     def config_of(self, topic: str) -> TopicConfig:

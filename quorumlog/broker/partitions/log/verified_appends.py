@@ -39,10 +39,13 @@ class Verify(Protocol):
         producer: TransactionProducer,
         at: TopicPartition,
         *,
+        topic_id: TopicId,
         adds: bool,
         answered: Callable[[ErrorCode | None], None],
     ) -> None:
         """Call `answered` once, after the call: NONE if `at` is in the open transaction.
+
+        `topic_id`: of the replica that is to append; a topic of the name with another id refuses.
 
         With `adds` the coordinator adds the partition first. Otherwise an error that producers
         support; None if the outcome is unknown.
@@ -142,7 +145,8 @@ class VerifiedAppends:
             transaction.transactional_id, header.producer_id, header.producer_epoch
         )
         answered = partial(self._answered, key, guard)
-        verify(producer, batch.at, adds=transaction.adds, answered=answered)
+        adds = transaction.adds
+        verify(producer, batch.at, topic_id=batch.topic_id, adds=adds, answered=answered)
 
     def _answered(self, key: _Key, guard: Guard, outcome: ErrorCode | None) -> None:
         driver = self._drivers.get(key[0])

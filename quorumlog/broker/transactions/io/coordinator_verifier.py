@@ -14,7 +14,7 @@ from quorumlog.broker.settings import BrokerSettings
 from quorumlog.broker.transactions.io.broker_channels import BrokerChannels, Peers
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.wire.codec.error_codes import ErrorCode, known
-from quorumlog.wire.codec.identifiers import BrokerId, TopicPartition
+from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, BrokerId, TopicId, TopicPartition
 from quorumlog.wire.codec.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -49,6 +49,7 @@ class VerificationQuestion:
     producer_id: int
     producer_epoch: int
     partitions: tuple[TopicPartition, ...]
+    topic_id: TopicId  # of the partitions; zeros: not compared
     adds: bool
     give_up_s: float  # after this time, the client must retry
     answer: "asyncio.Future[Outcomes]"
@@ -131,13 +132,19 @@ class CoordinatorVerifier:
             channels.publish(image)
 
     def verify(
-        self, producer: TransactionProducer, partitions: Sequence[TopicPartition], *, adds: bool
+        self,
+        producer: TransactionProducer,
+        partitions: Sequence[TopicPartition],
+        *,
+        topic_id: TopicId = ZERO_TOPIC_ID,
+        adds: bool,
     ) -> asyncio.Future[Outcomes]:
         """Return for each partition NONE if it is in the open transaction, else the error."""
         loop = asyncio.get_running_loop()
         question = VerificationQuestion(
             **producer._asdict(),
             partitions=tuple(partitions),
+            topic_id=topic_id,
             adds=adds,
             give_up_s=loop.time() + self._retry_max_s,
             answer=loop.create_future(),
@@ -194,9 +201,12 @@ def _worded(error_code: ErrorCode, *, adds: bool) -> ErrorCode:
 
 def _transaction(questions: Sequence[VerificationQuestion]) -> AddPartitionsToTxnTransaction:
     """Return the request's entry for all these questions, which are of one group."""
-    topics: dict[str, AddPartitionsToTxnTopic] = {}
-    for topic, partition in sorted({where for one in questions for where in one.partitions}):
-        of_topic = topics.setdefault(topic, AddPartitionsToTxnTopic(name=topic))
+    topics: dict[tuple[str, TopicId], AddPartitionsToTxnTopic] = {}
+    wanted = {(where, one.topic_id) for one in questions for where in one.partitions}
+    for (topic, partition), topic_id in sorted(wanted):
+        of_topic = topics.setdefault(
+            (topic, topic_id), AddPartitionsToTxnTopic(name=topic, topic_id=topic_id)
+        )
         of_topic.partitions.append(partition)
     first = questions[0]
     return AddPartitionsToTxnTransaction(

@@ -18,7 +18,7 @@ from quorumlog.broker.transactions.io.broker_channels import (
 )
 from quorumlog.broker.transactions.io.coordinator_verifier import ADDING_LANES, CoordinatorVerifier
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
 from quorumlog.wire.codec.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
@@ -274,6 +274,21 @@ async def test_only_what_an_answer_can_tell_apart_shares_a_request() -> None:
         additions = [one for one in sent if not one[1]]
         assert questions == [(6, True, [1])]
         assert additions == [(6, False, [0, 1]), (7, False, [1])]
+
+
+async def test_two_topics_of_one_name_are_told_apart() -> None:
+    """A leader that has the new topic may send its question beside one about the former topic."""
+    async with asked() as world:
+        verify, one = world.verifier.verify, TransactionProducer("x", 5, 6)
+        first = verify(one, [T1], adds=False)
+        await asyncio.sleep(0.1 * ROUND_S)
+        ids = TopicId(bytes(15) + b"1"), TopicId(bytes(15) + b"2")
+        for answer in [first, *(verify(one, [T0], topic_id=of, adds=False) for of in ids)]:
+            assert {*(await answer).values()} == {ErrorCode.NONE}
+        [transaction] = world.requests[1].transactions
+        assert [(topic.topic_id, topic.partitions) for topic in transaction.topics] == [
+            (of, [0]) for of in ids
+        ]
 
 
 @pytest.mark.parametrize(
