@@ -33,6 +33,7 @@ ALLOWED: list[tuple[Any, str, Any]] = [
 ]
 DENIED = "TOPIC_AUTHORIZATION_FAILED"
 KAFKA_LIBRARIES = os.environ.get("KAFKA_LIBRARIES", "")  # the directory of Apache Kafka's jars
+HAS_JAVA = bool(shutil.which("java") and KAFKA_LIBRARIES)
 QUORUMLOG = (sys.executable, "-m", "quorumlog")
 Send = Callable[[LocalCluster, str], str]
 """Sends a record as a user; returns "" or the name of the error."""
@@ -105,13 +106,23 @@ def _aiokafka(cluster: LocalCluster, user: str) -> str:
 
 
 def _java(cluster: LocalCluster, user: str) -> str:
+    urls = ",".join(client_configs.access(cluster.directory, cluster.spec, user).token_urls)
     file = cluster.directory / f"{user}.properties"
     way = client_configs.access(cluster.directory, cluster.spec, user)
     file.write_text(client_configs.config_text(way, "java"))
     tool = "org.apache.kafka.tools.ConsoleProducer"
     words = ("--bootstrap-server", cluster.bootstrap, "--topic", TOPIC)
     done = subprocess.run(
-        ["java", "-cp", f"{KAFKA_LIBRARIES}/*", tool, *words, "--command-config", str(file)],
+        [
+            "java",
+            f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={urls}",
+            "-cp",
+            f"{KAFKA_LIBRARIES}/*",
+            tool,
+            *words,
+            "--command-config",
+            str(file),
+        ],
         input="java\n",
         capture_output=True,
         text=True,
@@ -142,7 +153,7 @@ SENDS = {
 def test_each_client_sends_by_its_settings_what_acls_allow(
     cluster: LocalCluster, library: str
 ) -> None:
-    if library == "java" and not (shutil.which("java") and KAFKA_LIBRARIES):
+    if library == "java" and not HAS_JAVA:
         pytest.skip("no Java, or no jars of Apache Kafka in $KAFKA_LIBRARIES")
     send = SENDS[library]
     assert send(cluster, ALICE) == ""
@@ -209,22 +220,26 @@ def test_users_with_certificates_are_principals_of_acls(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "password"),
+    ("mechanism", "password", "tls"),
     [
-        ("plain", PASSWORDS[ALICE]),
-        ("scram-sha-256", PASSWORDS[ALICE]),
-        ("oauthbearer", PASSWORDS[ALICE]),  # signed tokens
-        ("oauthbearer", None),
+        ("plain", PASSWORDS[ALICE], False),
+        ("scram-sha-256", PASSWORDS[ALICE], False),
+        ("oauthbearer", PASSWORDS[ALICE], False),  # signed tokens
+        ("oauthbearer", PASSWORDS[ALICE], True),  # from an issuer with https
+        ("oauthbearer", None, False),
     ],
 )
 def test_each_mechanism_serves_each_client(
-    tmp_path: Path, mechanism: str, password: str | None
+    tmp_path: Path, mechanism: str, password: str | None, tls: bool
 ) -> None:
     users = {ALICE: password}
-    with LocalCluster(tmp_path, nodes=1, sasl=mechanism, users=users) as cluster:
+    with LocalCluster(tmp_path, nodes=1, tls=tls, sasl=mechanism, users=users) as cluster:
         with SyncAdmin(**cluster.client_config(ALICE)) as admin:
             admin.create_topics([NewTopic(TOPIC, 1, 1)])
-        for send in (_ours, _confluent, _kafka_python, _aiokafka):
+        sends = [_ours, _confluent, _kafka_python, _aiokafka]
+        if HAS_JAVA:
+            sends.append(_java)
+        for send in sends:
             assert send(cluster, ALICE) == ""
 
 
