@@ -11,6 +11,8 @@ from quorumlog.client.security import SecuritySettings
 PLAINTEXT: Final = SecuritySettings()
 NO_PROTECTION: Final[Mapping[str, Any]] = MappingProxyType({})
 """The protection of clients of quorumlog, as arguments, in plain text: `of_client(PLAINTEXT)`."""
+TOKENS: Final = "oauth_cb"
+"""The source of tokens in the configuration of librdkafka."""
 _TOKEN_LIFETIME_S: Final = 300.0  # librdkafka requests a new one before
 
 
@@ -70,7 +72,7 @@ def of_confluent(security: SecuritySettings) -> dict[str, Any]:
     if security.sasl_mechanism is not None:
         found["sasl.mechanism"] = security.sasl_mechanism
     if security.sasl_mechanism == "OAUTHBEARER":
-        found["oauth_cb"] = lambda _: _expiring(security)
+        found[TOKENS] = lambda _: _expiring(security)
     elif security.sasl_mechanism is not None:
         found["sasl.username"] = security.sasl_username
         found["sasl.password"] = security.sasl_password
