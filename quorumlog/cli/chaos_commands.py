@@ -24,10 +24,10 @@ from quorumlog.chaos.history.files import JSON_LINES
 from quorumlog.chaos.mutants import mutant_module
 from quorumlog.chaos.network.links import NetworkKind
 from quorumlog.chaos.run.figures import faults_text
+from quorumlog.chaos.run.protection import own_faults
 from quorumlog.chaos.run.run import RunError, run
 from quorumlog.chaos.run.run_settings import RunSettings, RunSummary
 from quorumlog.chaos.schedule import Option, Schedule, ScheduleError
-from quorumlog.chaos.workloads.registry import find_workload
 from quorumlog.cli import chaos_options as options
 from quorumlog.cli import security_options
 from quorumlog.cli.chaos_list import list_command
@@ -181,7 +181,7 @@ def run_command(
         shape = ClusterShape(nodes, controllers, brokers, read_racks(racks))
         settings = RunSettings(
             out=out,
-            **_workload(workload, workload_option or [], rate, given, fault),
+            **_workload(workload, workload_option or [], rate, given, fault, tls),
             **_faults(given, overlap, duration, acks_in_faults, seed),
             **_cluster(shape, partitions, replication, network, record_responses),
             **_clients(driver, producer or []),
@@ -280,10 +280,10 @@ def _node_module(mutant: str | None, module: str | None) -> str:
     return mutant_module(mutant) if mutant is not None else module or "quorumlog.node"
 
 
-def _fault_names(text: str | None, workload: str) -> tuple[str, ...]:
+def _fault_names(text: str | None, workload: str, tls: bool = False) -> tuple[str, ...]:
     """Return the named faults; None: those of the workload. Raises ValueError."""
     if text is None:
-        return find_workload(workload).faults
+        return own_faults(workload, {"tls": tls})
     return () if text == options.NO_FAULTS else tuple(name.strip() for name in text.split(","))
 
 
@@ -301,6 +301,7 @@ def _workload(
     rate: float | None,
     schedule: Schedule | None,
     fault: str | None,
+    tls: bool = False,
 ) -> dict[str, Any]:
     """Return the settings `workload`, `options`, `faults`.
 
@@ -313,7 +314,7 @@ def _workload(
         chosen = name or _WORKLOAD
     else:
         chosen, values = schedule.workload, {**schedule.options, **values}
-    return {"workload": chosen, "options": values, "faults": _fault_names(fault, chosen)}
+    return {"workload": chosen, "options": values, "faults": _fault_names(fault, chosen, tls)}
 
 
 def _duration_s(text: str | None, schedule: Schedule | None) -> float:

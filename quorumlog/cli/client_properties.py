@@ -5,12 +5,12 @@ nothing to do with the connection are ignored, so that one file serves all. A se
 that has no counterpart is refused: the command would look more protected than it is.
 """
 
-from base64 import b64encode
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from quorumlog.cluster.issued_tokens import TokenRequest, one_token
 from quorumlog.settings.kinds import BadValue
 from quorumlog.settings.sasl import JAAS, MECHANISMS, OAUTHBEARER, jaas_options
 
@@ -34,8 +34,8 @@ _TEXTS: Final[Mapping[str, str]] = {
 }
 _STORES: Final[Mapping[str, str]] = {"ssl.truststore": "ssl_ca", "ssl.keystore": "ssl_certificate"}
 _ISSUER_URL: Final = "sasl.oauthbearer.token.endpoint.url"
-_TOKEN_TIMEOUT_S: Final = 10.0
-_TOKEN_BYTES_MAX: Final = 1024 * 1024
+_ISSUER_CA: Final = "https.ca.location"
+_SYSTEM_CAS: Final = "probe"
 _WITHOUT_EFFECT: Final = frozenset(
     {
         *("ssl.protocol", "ssl.truststore.type", "ssl.keystore.type", _ISSUER_URL),
@@ -93,7 +93,8 @@ def _jaas(text: str, properties: Mapping[str, str]) -> dict[str, Any]:
         if _SUBJECT in options:
             return {"sasl_token": unsigned(options[_SUBJECT])}
         names = ("clientId", "clientSecret", "scope")
-        return _issued(properties, *(options.get(name, "") for name in names))
+        login = (options.get(name, "") for name in names)
+        return _issued(properties, _issuer_ca(options), *login)
     if "username" not in options or "password" not in options:
         raise ValueError(f"{JAAS}: it has no username and password for {mechanism}")
     return {"sasl_username": options["username"], "sasl_password": options["password"]}
@@ -107,8 +108,9 @@ def unsigned(subject: str) -> Callable[[], str]:
 
 
 def _issued(
-    properties: Mapping[str, str], client_id: str, secret: str, scope: str
+    properties: Mapping[str, str], ca: str | None, client_id: str, secret: str, scope: str
 ) -> dict[str, Any]:
+    """Return a source of tokens of an issuer. `ca`: of its certificate; None: the system's CAs."""
     url = properties.get(_ISSUER_URL, "")
     if not url or not client_id or not secret:
         raise ValueError(
@@ -117,35 +119,26 @@ def _issued(
         )
     if not url.startswith(("https://", "http://")):
         raise ValueError(f"{_ISSUER_URL}={url}: write it as https://...")
-    return {"sasl_token": partial(issued_token, url, client_id, secret, scope)}
+    request = TokenRequest(client_id=client_id, secret=secret, scope=scope, ca=ca)
+    return {"sasl_token": partial(one_token, url, request)}
 
 
-def issued_token(url: str, client_id: str, secret: str, scope: str) -> str:
-    """Return a token that an issuer gives a client for its secret (RFC 6749, section 4.4).
-
-    Raises OSError, and ValueError for an answer without a token.
-    """
-    import json
-    from urllib.parse import quote_plus, urlencode
-    from urllib.request import Request, urlopen
-
-    form = {"grant_type": "client_credentials", **({"scope": scope} if scope else {})}
-    login = b64encode(f"{quote_plus(client_id)}:{quote_plus(secret)}".encode()).decode()
-    request = Request(  # noqa: S310 - the scheme is checked above
-        url, urlencode(form).encode(), {"Authorization": f"Basic {login}"}
-    )
-    with urlopen(request, timeout=_TOKEN_TIMEOUT_S) as answer:  # noqa: S310 - as above
-        document = json.loads(answer.read(_TOKEN_BYTES_MAX))
-    token = document.get("access_token") if isinstance(document, dict) else None
-    if isinstance(token, str):
-        return token
-    raise ValueError(f"{url}: the answer has no access_token")
+def _issuer_ca(options: Mapping[str, str]) -> str | None:
+    """Return the CA of an issuer, in PEM, from the JAAS options of Java's login."""
+    text = options.get("ssl.truststore.certificates")
+    if text is not None:
+        return text
+    place = options.get("ssl.truststore.location")
+    return None if place is None else _store("ssl.truststore", place, options)["ssl_ca"]
 
 
 def _oidc(client_id: str, properties: Mapping[str, str]) -> dict[str, Any]:
     """Read librdkafka's settings of a client."""
     of_client = "sasl.oauthbearer.client.secret", "sasl.oauthbearer.scope"
-    return _issued(properties, client_id, *(properties.get(name, "") for name in of_client))
+    login = (properties.get(name, "") for name in of_client)
+    place = properties.get(_ISSUER_CA, _SYSTEM_CAS)
+    ca = properties.get("https.ca.pem") or (None if place == _SYSTEM_CAS else place)
+    return _issued(properties, ca, client_id, *login)
 
 
 def _oauth(text: str, _: Mapping[str, str]) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from typing import Any, Final
 from quorumlog import clock
 from quorumlog.client.security import SecuritySettings, token_of
 
+TOKENS: Final = "oauth_cb"
+"""The source of tokens in the configuration."""
 _TOKEN_LIFETIME_S: Final = 300.0  # librdkafka requests a new one before
 
 
@@ -26,7 +28,7 @@ def librdkafka_settings(security: SecuritySettings) -> dict[str, Any]:
     if security.sasl_mechanism is not None:
         found["sasl.mechanism"] = security.sasl_mechanism
     if security.sasl_mechanism == "OAUTHBEARER":
-        found["oauth_cb"] = lambda _: _expiring(security)
+        found[TOKENS] = lambda _: _expiring(security)
     elif security.sasl_mechanism is not None:
         found["sasl.username"] = security.sasl_username
         found["sasl.password"] = security.sasl_password

@@ -18,7 +18,6 @@ from quorumlog.cluster.security import OAUTHBEARER, PLAIN, SCRAM
 if TYPE_CHECKING:
     from quorumlog.cluster.layout import ClusterSpec
 
-_TOKEN_TIMEOUT_S: Final = 10.0
 _MODULES: Final = {
     PLAIN: "org.apache.kafka.common.security.plain.PlainLoginModule",
     **dict.fromkeys(SCRAM, "org.apache.kafka.common.security.scram.ScramLoginModule"),
@@ -31,8 +30,8 @@ class Access:
     """The settings with which one user reaches a cluster. `user` None: an anonymous client.
 
     `ca`, `certificate`, `key`, `keystore`: files in PEM; the last has the key and the certificate.
-    `token_url`: of an issuer that gives the user tokens for its password; None: of OAUTHBEARER,
-    tokens have no signature.
+    `token_urls`: of equal issuers that give the user tokens for its password, with the cluster's
+    CA if it has TLS; (): of OAUTHBEARER, tokens have no signature.
     """
 
     bootstrap: str
@@ -44,7 +43,12 @@ class Access:
     certificate: Path | None = None
     key: Path | None = None
     keystore: Path | None = None
-    token_url: str | None = None
+    token_urls: tuple[str, ...] = ()
+
+    @property
+    def token_url(self) -> str | None:
+        """The URL of the first issuer, for libraries that take one."""
+        return next(iter(self.token_urls), None)
 
     @property
     def has_login(self) -> bool:
@@ -86,12 +90,15 @@ def access(directory: Path, spec: "ClusterSpec", user: str | None) -> Access:
         certificate=place / f"{name}.pem" if has_certificate else None,
         key=place / f"{name}.key" if has_certificate else None,
         keystore=security.keystore(place, str(name)) if has_certificate else None,
-        token_url=_token_url(spec) if protection.has_issuer else None,
+        token_urls=_token_urls(spec) if protection.has_issuer else (),
     )
 
 
-def _token_url(spec: "ClusterSpec") -> str:
-    return f"http://{spec.control_address(spec.nodes[0])}/oauth2/token"
+def _token_urls(spec: "ClusterSpec") -> tuple[str, ...]:
+    """Return the issuers: the brokers, which have the credentials."""
+    scheme = "https" if spec.security is not None and spec.security.tls else "http"
+    brokers = [node for node in spec.nodes if node.is_broker]
+    return tuple(f"{scheme}://{spec.control_address(node)}/oauth2/token" for node in brokers)
 
 
 def _require_no_user(user: str | None) -> None:
@@ -158,6 +165,7 @@ def _of_confluent(way: Access) -> dict[str, Any]:
             "sasl.oauthbearer.client.id": way.user,
             "sasl.oauthbearer.client.secret": way.password,
             "sasl.oauthbearer.token.endpoint.url": way.token_url,
+            **_texts({"https.ca.location": way.ca}),
         }
     elif way.mechanism == OAUTHBEARER:
         settings["enable.sasl.oauthbearer.unsecure.jwt"] = True
@@ -189,13 +197,15 @@ def _of_aiokafka(way: Access) -> dict[str, Any]:
     """Return arguments of aiokafka's clients; `ssl_context` and a provider are objects."""
     settings = _of_python(way)
     if way.mechanism == OAUTHBEARER:
+        from asyncio import to_thread
+
         from aiokafka.abc import AbstractTokenProvider
 
         token = _token_of(way)
 
         class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # it has no types
             async def token(self) -> str:
-                return token()
+                return await to_thread(token)  # it may call an issuer
 
         settings["sasl_oauth_token_provider"] = TokenProvider()
     if way.ca is not None:
@@ -248,10 +258,18 @@ def _jaas(way: Access) -> str:
     module = _MODULES[str(way.mechanism)]
     secret = secured_properties.quoted(way.password or "")
     if way.token_url is not None:
-        return f'{module} required clientId="{way.user}" clientSecret={secret};'
+        return f'{module} required clientId="{way.user}" clientSecret={secret}{_jaas_ca(way)};'
     if way.mechanism == OAUTHBEARER:
         return f'{module} required unsecuredLoginStringClaim_sub="{way.user}";'
     return f'{module} required username="{way.user}" password={secret};'
+
+
+def _jaas_ca(way: Access) -> str:
+    """Return the CA of an issuer: Java reads it from the options of the login alone."""
+    if way.ca is None:
+        return ""
+    place = secured_properties.quoted(str(way.ca))
+    return f' ssl.truststore.type="PEM" ssl.truststore.location={place}'
 
 
 def _of_kafkajs(way: Access) -> dict[str, Any]:
@@ -284,24 +302,15 @@ def _of_franz_go(way: Access) -> dict[str, Any]:
 
 
 def _token_of(way: Access) -> Callable[[], str]:
-    """Return a source of tokens of the user: of the issuer, or without a signature."""
-    if way.token_url is not None:
-        return partial(_issued_token, way)
+    """Return a source of tokens of the user: of the issuers, or without a signature."""
+    if way.token_urls:
+        from quorumlog.cluster.issued_tokens import TokenRequest, tokens_at
+
+        request = TokenRequest(client_id=str(way.user), secret=str(way.password), ca=way.ca)
+        return tokens_at(way.token_urls, request)
     from quorumlog.node.inter_broker import unsigned_token
 
     return partial(unsigned_token, str(way.user))
-
-
-def _issued_token(way: Access) -> str:
-    """Request a token by the user's password (RFC 6749, section 4.4). Raises OSError."""
-    from urllib.parse import urlencode
-    from urllib.request import Request, urlopen
-
-    form = {"client_id": way.user, "client_secret": way.password}
-    body = urlencode({"grant_type": "client_credentials", **form}).encode()
-    with urlopen(Request(str(way.token_url), body), timeout=_TOKEN_TIMEOUT_S) as response:  # noqa: S310 - http to a node
-        token: str = json.load(response)["access_token"]
-    return token
 
 
 def _texts(files: Mapping[str, Path | None]) -> dict[str, str]:

@@ -149,19 +149,14 @@ def read_options(options: SecurityOptions) -> tuple[ClusterSecurity | None, dict
         mechanism=mechanism,
         acls=acls,
         super_users=tuple(principals),
-        has_issuer=mechanism == OAUTHBEARER and _has_issuer(users, tls=tls),
+        has_issuer=mechanism == OAUTHBEARER and _has_issuer(users),
     )
     return security, users
 
 
-def _has_issuer(users: Mapping[str, str | None], *, tls: bool) -> bool:
+def _has_issuer(users: Mapping[str, str | None]) -> bool:
     """Return whether the users of OAUTHBEARER have passwords, for which they receive tokens."""
     count = sum(password is not None for password in users.values())
-    if count and tls:
-        raise InvalidArgument(
-            "--sasl OAUTHBEARER --tls: the issuer of tokens is on the control listener, to which "
-            "only nodes connect by TLS; leave the passwords out, for tokens without a signature"
-        )
     if 0 < count < len(users):
         raise InvalidArgument("--sasl OAUTHBEARER: give all of its users a password, or none")
     return count > 0

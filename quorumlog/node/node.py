@@ -150,11 +150,12 @@ class Node:
         broker, key_file = self.broker, self.config.oauth_key_file
         if broker is None or key_file is None:
             return
-        from quorumlog.node.token_issuer import TokenIssuer  # costs an import
+        from quorumlog.node.token_issuer import ISSUER_PATHS, TokenIssuer  # cost an import
 
         name = f"urn:quorumlog:{self.config.cluster_id}"
         issuer = TokenIssuer(key_file, name, lambda: broker.metadata.image.access.credentials)
         issuer.add_routes(self.quorum.app)
+        self.quorum.open_to_strangers(ISSUER_PATHS)
         self._tasks.start(issuer.load())
 
     async def start(self) -> None:

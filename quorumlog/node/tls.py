@@ -66,8 +66,12 @@ class NodeTls:
     def __init__(self, config: NodeConfig) -> None:
         files = config.control_tls
         self._config: Final = config
-        self.control: Final = None if files is None else control_tls(files, config.node_id)
+        self._has_issuer: Final = config.is_broker and config.oauth_key_file is not None
+        self.control: Final = None if files is None else self._control(files)
         self.listeners: Final = listener_tls(config.listeners) if config.is_broker else {}
+
+    def _control(self, files: ControlTlsFiles) -> ControlTls:
+        return control_tls(files, self._config.node_id, serves_strangers=self._has_issuer)
 
     def read_again(self) -> dict[str, ssl.SSLContext]:
         """Read all files again; return the new contexts of the Kafka listeners.
@@ -77,7 +81,7 @@ class NodeTls:
         """
         contexts = renewed(self._config.listeners, self.listeners)
         if self.control is not None and self._config.control_tls is not None:
-            control_tls(self._config.control_tls, self._config.node_id)  # checks the files
+            self._control(self._config.control_tls)  # checks the files
             reload_control_tls(self.control, self._config.control_tls)
         for name, context in contexts.items():
             self.listeners[name] = replace(self.listeners[name], context=context)
@@ -224,14 +228,20 @@ def _shake_hands(
 # --- the control listener ---
 
 
-def control_tls(files: ControlTlsFiles, node_id: int) -> ControlTls:
+def control_tls(
+    files: ControlTlsFiles, node_id: int, *, serves_strangers: bool = False
+) -> ControlTls:
     """Return the contexts of a node's control listener and of its requests. Raises StartFailed.
+
+    `serves_strangers`: peers need no certificate; one that they show must be of the CA.
 
     The node's own certificate must be accepted by the other nodes: in time, of the CA, and with the
     node's role.
     """
     made = ControlTls(
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER),
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+        serves_strangers,
     )
     for context in (made.server, made.client):
         context.check_hostname = False  # a node is its role: its addresses change
@@ -248,6 +258,8 @@ def control_tls(files: ControlTlsFiles, node_id: int) -> ControlTls:
     refusal, seen = _shake_hands(made.server, made.client)
     if refusal is not None:
         raise StartFailed(f"{where}: other nodes refuse it: {refusal.verify_message}")
+    if serves_strangers:
+        made.server.verify_mode = ssl.CERT_OPTIONAL
     if role_in(seen.getpeercert()) != node_role(node_id):
         raise StartFailed(f"{where}: it lacks the alternative name {node_role(node_id)}")
     return made

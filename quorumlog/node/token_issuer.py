@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 TOKEN_PATH: Final = "/oauth2/token"  # noqa: S105 - a path, not a secret
 KEYS_PATH: Final = "/jwks.json"
 DISCOVERY_PATH: Final = "/.well-known/openid-configuration"
+ISSUER_PATHS: Final = (TOKEN_PATH, KEYS_PATH, DISCOVERY_PATH)
 EXPIRES_S: Final = 3600
 EXPIRES_MAX_S: Final = 86_400
 AUDIENCE: Final = "quorumlog"

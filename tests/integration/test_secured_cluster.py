@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ ALLOWED: list[tuple[Any, str, Any]] = [
 ]
 DENIED = "TOPIC_AUTHORIZATION_FAILED"
 KAFKA_LIBRARIES = os.environ.get("KAFKA_LIBRARIES", "")  # the directory of Apache Kafka's jars
+HAS_JAVA = bool(shutil.which("java") and KAFKA_LIBRARIES)
 QUORUMLOG = (sys.executable, "-m", "quorumlog")
 Send = Callable[[LocalCluster, str], str]
 """Sends a record as a user; returns "" or the name of the error."""
@@ -105,13 +107,23 @@ def _aiokafka(cluster: LocalCluster, user: str) -> str:
 
 
 def _java(cluster: LocalCluster, user: str) -> str:
+    urls = ",".join(client_configs.access(cluster.directory, cluster.spec, user).token_urls)
     file = cluster.directory / f"{user}.properties"
     way = client_configs.access(cluster.directory, cluster.spec, user)
     file.write_text(client_configs.config_text(way, "java"))
     tool = "org.apache.kafka.tools.ConsoleProducer"
     words = ("--bootstrap-server", cluster.bootstrap, "--topic", TOPIC)
     done = subprocess.run(
-        ["java", "-cp", f"{KAFKA_LIBRARIES}/*", tool, *words, "--command-config", str(file)],
+        [
+            "java",
+            f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={urls}",
+            "-cp",
+            f"{KAFKA_LIBRARIES}/*",
+            tool,
+            *words,
+            "--command-config",
+            str(file),
+        ],
         input="java\n",
         capture_output=True,
         text=True,
@@ -142,7 +154,7 @@ SENDS = {
 def test_each_client_sends_by_its_settings_what_acls_allow(
     cluster: LocalCluster, library: str
 ) -> None:
-    if library == "java" and not (shutil.which("java") and KAFKA_LIBRARIES):
+    if library == "java" and not HAS_JAVA:
         pytest.skip("no Java, or no jars of Apache Kafka in $KAFKA_LIBRARIES")
     send = SENDS[library]
     assert send(cluster, ALICE) == ""
@@ -209,22 +221,26 @@ def test_users_with_certificates_are_principals_of_acls(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "password"),
+    ("mechanism", "password", "tls"),
     [
-        ("plain", PASSWORDS[ALICE]),
-        ("scram-sha-256", PASSWORDS[ALICE]),
-        ("oauthbearer", PASSWORDS[ALICE]),  # signed tokens
-        ("oauthbearer", None),
+        ("plain", PASSWORDS[ALICE], False),
+        ("scram-sha-256", PASSWORDS[ALICE], False),
+        ("oauthbearer", PASSWORDS[ALICE], False),  # signed tokens
+        ("oauthbearer", PASSWORDS[ALICE], True),  # from an issuer with https
+        ("oauthbearer", None, False),
     ],
 )
 def test_each_mechanism_serves_each_client(
-    tmp_path: Path, mechanism: str, password: str | None
+    tmp_path: Path, mechanism: str, password: str | None, tls: bool
 ) -> None:
     users = {ALICE: password}
-    with LocalCluster(tmp_path, nodes=1, sasl=mechanism, users=users) as cluster:
+    with LocalCluster(tmp_path, nodes=1, tls=tls, sasl=mechanism, users=users) as cluster:
         with SyncAdmin(**cluster.client_config(ALICE)) as admin:
             admin.create_topics([NewTopic(TOPIC, 1, 1)])
-        for send in (_ours, _confluent, _kafka_python, _aiokafka):
+        sends = [_ours, _confluent, _kafka_python, _aiokafka]
+        if HAS_JAVA:
+            sends.append(_java)
+        for send in sends:
             assert send(cluster, ALICE) == ""
 
 
@@ -374,11 +390,49 @@ def test_no_secret_is_in_a_public_file_in_an_output_or_in_an_argument(tmp_path: 
     assert all((directory / one).stat().st_mode & 0o077 == 0 for one in holders)
 
 
-def _is_ours(entry: Path) -> bool:
+def test_a_chaos_run_breaks_a_secured_cluster_of_its_own(tmp_path: Path) -> None:
+    out, file, output = tmp_path / "run", tmp_path / "password", tmp_path / "output"
+    secret = b"pw-of-the-run"
+    file.write_bytes(secret + b"\n")
+    words = f"chaos run --tls --sasl oauthbearer --acls --super-user root --user root=@{file}"
+    words += f" --user {EVE}=@{file} --driver aiokafka --fault isolate_role --duration 6s"
+    words += f" --acks-in-faults 1 --out {out} --json"
+    told = set()
+    with (
+        output.open("w") as log,
+        subprocess.Popen([*QUORUMLOG, *words.split()], stdout=log, stderr=log) as process,
+    ):
+        while process.poll() is None:
+            lines = [_read(entry) for entry in Path("/proc").glob("[0-9]*/cmdline")]
+            told |= {line for line in lines if secret in line}
+            time.sleep(0.2)
+    written = output.read_text()
+    verdict = json.loads((out / "verdict.json").read_text())
+    meta = json.loads((out / "meta.json").read_text())
+    assert verdict["valid"] is not False, written  # unknown: the machine was too slow
+    assert meta["load"]["acknowledged"], written
+    assert meta["faults_carried_out"], written
+    protection = {"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER", "user": None, "acls": True}
+    assert meta["security"] == protection
+    assert f"--user root=@{file} --user eve=@{file}" in meta["command"]  # it can be repeated
+    assert not told
+    holders = {
+        path.relative_to(tmp_path).as_posix()
+        for path in tmp_path.rglob("*")
+        if path.is_file() and secret in path.read_bytes()
+    }
+    assert holders == {"password", "run/cluster/security/passwords.json"}
+
+
+def _read(file: Path) -> bytes:
     try:
-        return b"quorumlog" in entry.read_bytes()
-    except OSError:
-        return False
+        return file.read_bytes()
+    except OSError:  # the process has ended
+        return b""
+
+
+def _is_ours(entry: Path) -> bool:
+    return b"quorumlog" in _read(entry)
 
 
 def _run(*command: str) -> str:

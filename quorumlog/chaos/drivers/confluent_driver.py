@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, Unpack
 
@@ -31,7 +32,7 @@ from quorumlog.chaos.drivers.driver import (
 from quorumlog.chaos.drivers.security import SecuredDriver
 from quorumlog.chaos.drivers.worker import Worker, settled_elsewhere
 from quorumlog.chaos.history import UNKNOWN_OFFSET
-from quorumlog.client.librdkafka import librdkafka_settings
+from quorumlog.client.librdkafka import TOKENS, librdkafka_settings
 
 _DELIVERY_TIMEOUT_MS: Final = 5_000
 _POLL_S: Final = 0.1
@@ -65,8 +66,10 @@ class _Producer:
         client_id: str,
         batching: Batching,
         settings: Mapping[str, Any] = MappingProxyType({}),
+        *,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
         self._producer = confluent_kafka.Producer(
             {
                 **_IMPATIENT,
@@ -147,12 +150,19 @@ class _Producer:
 class _Transactions(_Producer):
     """A `driver.TransactionalProducer`. The calls of the library block, so a thread serves them."""
 
-    def __init__(self, place: Mapping[str, Any], client_id: str, transactional_id: str) -> None:
+    def __init__(
+        self,
+        place: Mapping[str, Any],
+        client_id: str,
+        transactional_id: str,
+        *,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
         settings = {
             "transactional.id": transactional_id,
             "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
         }
-        super().__init__(place, client_id, AT_ONCE, settings)
+        super().__init__(place, client_id, AT_ONCE, settings, loop=loop)
         self._worker = Worker(f"transactions of {client_id}")
 
     async def initialize(self) -> None:
@@ -375,21 +385,32 @@ class ConfluentDriver(SecuredDriver, TopicCreation):
     bootstrap_name = "bootstrap.servers"
     options_of = staticmethod(librdkafka_settings)
 
+    async def _made(
+        self, kind: Callable[..., _Result], bootstrap: str, *arguments: Any, **options: Any
+    ) -> _Result:
+        """Return a client. With a source of tokens the library waits in the constructor for one."""
+        make = partial(kind, self._at(bootstrap), *arguments, **options)
+        return await asyncio.to_thread(make) if TOKENS in self.protection else make()
+
     async def producer(
         self, bootstrap: str, client_id: str, batching: Batching = AT_ONCE
     ) -> _Producer:
         """Make a producer."""
-        return _Producer(self._at(bootstrap), client_id, batching)
+        loop = asyncio.get_running_loop()
+        return await self._made(_Producer, bootstrap, client_id, batching, loop=loop)
 
     async def consumer(self, bootstrap: str, client_id: str) -> _Consumer:
         """Make a consumer."""
-        return _Consumer(self._at(bootstrap), client_id)
+        return await self._made(_Consumer, bootstrap, client_id)
 
     async def transactional(
         self, bootstrap: str, client_id: str, transactional_id: str
     ) -> _Transactions:
         """Make the producer of an id. Raises DriverError if its predecessors are not fenced."""
-        producer = _Transactions(self._at(bootstrap), client_id, transactional_id)
+        loop = asyncio.get_running_loop()
+        producer = await self._made(
+            _Transactions, bootstrap, client_id, transactional_id, loop=loop
+        )
         try:
             await producer.initialize()
         except BaseException:  # the caller may have been cancelled
@@ -399,15 +420,15 @@ class ConfluentDriver(SecuredDriver, TopicCreation):
 
     async def reader(self, bootstrap: str, client_id: str, group_id: str) -> _Reader:
         """Make a read_committed reader."""
-        return _Reader(self._at(bootstrap), client_id, group_id, "read_committed")
+        return await self._made(_Reader, bootstrap, client_id, group_id, "read_committed")
 
     async def member(self, bootstrap: str, client_id: str, membership: Membership) -> _Member:
         """Make a consumer that can join a group."""
-        return _Member(self._at(bootstrap), client_id, membership)
+        return await self._made(_Member, bootstrap, client_id, membership)
 
     async def admin(self, bootstrap: str, client_id: str) -> ConfluentAdmin:
         """Make an administrator, which looks up offsets, too."""
-        return ConfluentAdmin(self._at(bootstrap), client_id)
+        return await self._made(ConfluentAdmin, bootstrap, client_id)
 
     offsets = admin
 

@@ -1,5 +1,6 @@
 """TLS and SASL of the drivers: one description, in the options of each library."""
 
+import asyncio
 from collections.abc import Mapping
 from copy import copy
 from types import MappingProxyType
@@ -71,7 +72,7 @@ def of_aiokafka(security: SecuritySettings) -> dict[str, Any]:
 
         class Tokens(AbstractTokenProvider):  # type: ignore[misc]  # the library has no types
             async def token(self) -> str:
-                return token_of(security)
+                return await asyncio.to_thread(token_of, security)  # it may call an issuer
 
         found["sasl_oauth_token_provider"] = Tokens()
     return found

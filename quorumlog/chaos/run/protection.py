@@ -9,6 +9,8 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
+from quorumlog.chaos.faults.links import OF_REQUESTS
+from quorumlog.chaos.faults.registry import STEP_FAULTS
 from quorumlog.chaos.workloads.registry import find_workload
 from quorumlog.chaos.workloads.workload import RequiredSecurity
 from quorumlog.cluster.errors import InvalidArgument
@@ -48,6 +50,17 @@ def protection_of(workload: str, given: SecurityOptions) -> SecurityOptions:
                 " mirrors, and a source of tokens cannot be passed; choose another mechanism"
             )
     return options
+
+
+def own_faults(workload: str, given: SecurityOptions) -> tuple[str, ...]:
+    """Return the faults of a run that names none: the workload's, without encrypted requests.
+
+    Forwarders hold no key, so under TLS no fault reads a request.
+    """
+    names = find_workload(workload).faults
+    if not given.get("tls"):
+        return names
+    return tuple(name for name in names if not STEP_FAULTS[name].imposes & OF_REQUESTS)
 
 
 def _add_required(options: SecurityOptions, workload: str, required: RequiredSecurity) -> None:

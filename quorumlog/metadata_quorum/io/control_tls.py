@@ -19,10 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ControlTls:
-    """The contexts of a node: of its control listener, and of its requests to others."""
+    """The contexts of a node: of its control listener, and of its requests to others.
+
+    serves_strangers: the listener also has routes for peers without a role, or a certificate.
+    """
 
     server: "SSLContext"
     client: "SSLContext"
+    serves_strangers: bool = False
 
 
 def role_of(transport: asyncio.BaseTransport | None) -> str | None:

@@ -7,7 +7,7 @@ fatal error (of the disk, or a bug of ours) is the result of `fatal`: the proces
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
@@ -176,6 +176,10 @@ class MetadataQuorum:
     def check_secret(self, request: web.Request) -> None:
         """Raise the response 403 to a request that lacks the shared secret, if there is one."""
         self._server.check_secret(request)
+
+    def open_to_strangers(self, paths: Iterable[str]) -> None:
+        """Serve these routes of `app` to peers without a role, if TLS admits such peers."""
+        self._server.open_to_strangers(paths)
 
     def _presence_of(self, settings: MetadataQuorumSettings) -> PresenceClient:
         return PresenceClient(

@@ -8,7 +8,7 @@ shared secret, any request without it gets status 403. The refusing node logs it
 import asyncio
 import hmac
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -173,11 +173,29 @@ class RpcServer:
         self._handle = handle
         self._hear = hear
         self._quiet_until_s = 0.0
+        self._open_paths: set[str] = set()
+
+    def open_to_strangers(self, paths: Iterable[str]) -> None:
+        """Serve these routes to peers without a role, if the listener's TLS admits such peers."""
+        self._open_paths.update(paths)
 
     def add_routes(self, app: web.Application) -> None:
         """Serve from `app`."""
         app.router.add_post("/rpc/{name}", self._serve)
-        app.middlewares.append(self._strangers.middleware)
+        app.middlewares.extend([self._strangers.middleware, self._require_role])
+
+    @web.middleware
+    async def _require_role(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Refuse a peer whose certificate has no role, except on the open paths."""
+        if self._tls is not None and role_of(request.transport) is None:
+            resource = request.match_info.route.resource  # None: there is no such route
+            if resource is None or resource.canonical not in self._open_paths:
+                reason = "the certificate of a node or an operator of the cluster is required"
+                self._say_refused(request, reason)
+                raise web.HTTPForbidden(text=f"{reason}\n")
+        return await handler(request)
 
     def site(self, runner: web.AppRunner, **where: Any) -> web.BaseSite:
         """Return the listener of the application: see `WatchedSite`."""

@@ -149,7 +149,8 @@ class WatchedSite(web.BaseSite):
     ) -> None:
         """`where`: `sock`, or `host` and `port`, as `create_server` takes them.
 
-        `tls`: None: plain text; with it, only peers with a role are served.
+        `tls`: None: plain text; with it, only peers with a role are served, unless it
+        `serves_strangers`.
         """
         super().__init__(runner)
         self._tls: Final = tls
@@ -184,8 +185,9 @@ class WatchedSite(web.BaseSite):
     def _accept(
         self, watched: Callable[[], asyncio.Protocol], transport: asyncio.Transport
     ) -> asyncio.Protocol:
-        """Return the protocol of a connection; close it if its certificate has no role."""
-        if role_of(transport) is not None:
+        """Return the protocol of a connection; close it if it is not served."""
+        serves_all = self._tls is not None and self._tls.serves_strangers
+        if serves_all or role_of(transport) is not None:
             return watched()
         self._note_failed(
             transport.get_extra_info("peername"), "its certificate is no node's or operator's"

@@ -340,6 +340,8 @@ async def test_no_client_of_librdkafka_waits_longer_for_a_paused_node_than_our_o
         case "consumer":
             await (await driver.consumer("h:1", "c")).close()
         case _:
-            made = confluent_driver._Transactions({"bootstrap.servers": "h:1"}, "p", "t")
+            loop = asyncio.get_running_loop()
+            place = {"bootstrap.servers": "h:1"}
+            made = confluent_driver._Transactions(place, "p", "t", loop=loop)
             await made.close()
     assert given["socket.timeout.ms"] == client_driver._REQUEST_TIMEOUT_MS

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from quorumlog.chaos.run.protection import protection_of
+from quorumlog.chaos.run.protection import own_faults, protection_of
 from quorumlog.chaos.run.run import run
 from quorumlog.chaos.run.run_settings import RunSettings, meta_at_start
 from quorumlog.chaos.schedule import Schedule
@@ -81,6 +81,11 @@ def test_a_protection_under_which_the_run_cannot_work_is_refused(
 ) -> None:
     with pytest.raises(InvalidArgument, match=why):
         protected(workload, **given)
+
+
+def test_the_own_faults_of_a_workload_need_no_requests_under_tls() -> None:
+    assert own_faults("idempotent_send", {}) == ("kill", "pause_kill", "ack_kill")
+    assert own_faults("idempotent_send", {"tls": True}) == ("kill", "pause_kill")
 
 
 def test_anonymous_clients_may_be_super_users() -> None:

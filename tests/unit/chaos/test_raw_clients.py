@@ -1,6 +1,7 @@
 """Raw clients: their connections, the bursts that they draw, their records and facts."""
 
 import asyncio
+import ssl
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,6 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
+import trustme
 
 from quorumlog.chaos.checkers.findings import Row
 from quorumlog.chaos.checkers.wire.facts import read_facts
@@ -29,6 +31,8 @@ from quorumlog.wire.codec.messages.fetch import PartitionData
 from quorumlog.wire.codec.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from quorumlog.wire.codec.records import Record, decode_batch, encode_batch
 from quorumlog.wire.codec.schemas import encode_response
+from quorumlog.wire.io.security import ConnectionSecurity, SaslLogin
+from tests.support.wire.sasl_broker import SaslBroker, serving
 from tests.support.wire.scripted_broker import Broker
 
 SEEDS = range(40)
@@ -89,6 +93,47 @@ async def test_a_connection_requests_the_versions_in_a_drawn_one() -> None:
     assert (
         await RawConnection.connect("127.0.0.1", port, node=1, number=1, now_ns=lambda: 0) is None
     )
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "OAUTHBEARER"])
+@pytest.mark.parametrize("password", ["secret", "wrong"])
+async def test_a_raw_connection_logs_in_over_tls(mechanism: str, password: str) -> None:
+    authority = trustme.CA()
+    own = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(own)
+    client = ssl.create_default_context()
+    authority.configure_trust(client)
+    login = SaslLogin(
+        mechanism=mechanism,
+        username="alice",
+        password=password,
+        token=lambda: "good" if password == "secret" else "bad",
+    )
+    how: dict[str, Any] = {"node": 1, "number": 1, "now_ns": lambda: 0, "rng": Random(1)}
+    security = ConnectionSecurity(tls=client, login=login)
+    async with serving(SaslBroker(), own) as port:
+        connection = await RawConnection.open("127.0.0.1", port, security=security, **how)
+        if password == "wrong":
+            assert connection is None
+            return
+        assert connection is not None
+        answered = await connection.exchange(HeartbeatRequest(generation_id=7), 0)
+        assert answered.response == HeartbeatResponse(throttle_time_ms=0)
+        await connection.close()
+        plain = ConnectionSecurity(login=login)  # the listener has TLS
+        assert await RawConnection.open("127.0.0.1", port, security=plain, **how) is None
+
+
+async def test_a_raw_connection_without_a_token_or_sasl_is_none() -> None:
+    def no_token() -> str:
+        raise OSError("the issuer is down")
+
+    how: dict[str, Any] = {"node": 1, "number": 1, "now_ns": lambda: 0, "rng": Random(1)}
+    for token, broker in ((no_token, SaslBroker()), (lambda: "good", SaslBroker(without=(17,)))):
+        login = SaslLogin(mechanism="OAUTHBEARER", token=token)
+        security = ConnectionSecurity(login=login)
+        async with serving(broker) as port:
+            assert await RawConnection.open("127.0.0.1", port, security=security, **how) is None
 
 
 @pytest.mark.parametrize(

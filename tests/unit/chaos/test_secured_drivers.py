@@ -1,5 +1,6 @@
 """TLS and SASL of the drivers: the options of each library, and the runs that may use them."""
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from quorumlog.chaos.run.run import run
 from quorumlog.chaos.run.run_settings import RunSettings
 from quorumlog.client.librdkafka import librdkafka_settings
 from quorumlog.client.security import SecuritySettings
+from quorumlog.node.inter_broker import unsigned_token
 from tests.support.chaos.fake_cluster import FakeCluster
 
 SCRAM = SecuritySettings(
@@ -124,3 +126,27 @@ def test_faults_of_requests_need_bytes_that_can_be_read(has_tls: bool) -> None:
     assert refused == (expected if has_tls else set())
     for name in (*expected, "observe"):
         assert ("cannot read requests" in back_end.why_not(name)) is has_tls
+
+
+async def test_a_client_of_librdkafka_that_waits_for_a_token_keeps_no_other_waiting() -> None:
+    """Its constructor requests a token, and waits until it has one."""
+    turns = 0
+
+    async def turn_on() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    tokens: list[int] = []
+
+    def token() -> str:
+        tokens.append(turns)
+        return unsigned_token("alice")
+
+    turning = asyncio.create_task(turn_on())
+    driver = load_driver("confluent", replace(BEARER, sasl_token=token))
+    producer = await driver.producer("127.0.0.1:1", "p1")
+    assert turns > tokens[0] + 100  # the loop went on while the constructor waited
+    turning.cancel()
+    await producer.close()

@@ -5,13 +5,16 @@ import asyncio
 import json
 import ssl
 from base64 import urlsafe_b64decode
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from quorumlog.cli.client_properties import client_options
 from quorumlog.client.settings import AdminSettings, build
 from quorumlog.cluster import InvalidArgument, LocalCluster, client_configs, layout, security
+from quorumlog.cluster.issued_tokens import TokenRequest
 from quorumlog.cluster.security import SecurityOptions
 
 PASSWORD = 'a"b\\c=dé'
@@ -119,6 +122,24 @@ def test_users_of_oauthbearer_have_tokens_without_a_signature(tmp_path: Path) ->
         assert signature == ""
     with pytest.raises(InvalidArgument, match="kafkajs takes a function"):
         cluster.client_config("alice", "kafkajs")
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_users_of_oauthbearer_with_passwords_have_issuers(tmp_path: Path, tls: bool) -> None:
+    shape = {"controllers": 1, "brokers": 2}  # a controller alone has no credentials of users
+    cluster = _cluster(tmp_path, **shape, tls=tls, sasl="oauthbearer", users={"al": "secret"})
+    way = client_configs.access(cluster.directory, cluster.spec, None)
+    scheme, ca = ("https", str(way.ca)) if tls else ("http", None)
+    brokers = [node for node in cluster.nodes if node.is_broker]
+    assert way.token_urls == tuple(f"{scheme}://{node.control}/oauth2/token" for node in brokers)
+    assert cluster.client_config("al", "confluent").get("https.ca.location") == ca
+    properties = cluster.client_config("al", "java")
+    assert ("ssl.truststore.location" in properties["sasl.jaas.config"]) == tls
+    for style in ("java", "confluent"):  # commands of quorumlog read the same settings
+        token: partial[str] = client_options(cluster.client_config("al", style))["sasl_token"]
+        url, request = token.args
+        assert url == way.token_urls[0]
+        assert request == TokenRequest(client_id="al", secret="secret", ca=ca)
 
 
 def test_users_of_tls_alone_have_certificates(tmp_path: Path) -> None:

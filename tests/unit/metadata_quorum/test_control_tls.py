@@ -38,8 +38,9 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return make_ca(tmp_path_factory.mktemp("ca"))
 
 
-def node_tls(authority: Authority, node_id: int) -> ControlTls:
-    return control_tls(files_of(authority, authority.issue_node(node_id)), node_id)
+def node_tls(authority: Authority, node_id: int, *, serves_strangers: bool = False) -> ControlTls:
+    files = files_of(authority, authority.issue_node(node_id))
+    return control_tls(files, node_id, serves_strangers=serves_strangers)
 
 
 def files_of(authority: Authority, issued: Issued) -> ControlTlsFiles:
@@ -85,7 +86,9 @@ async def serving(tls: ControlTls | None) -> AsyncIterator[Served]:
     server = RpcServer(cluster_id="c", shared_secret=SECRET, handle=served.handle, tls=tls)
     app = web.Application()
     server.add_routes(app)
-    app.router.add_get("/healthz", healthz)
+    server.open_to_strangers(["/open"])
+    for path in ("/healthz", "/open"):
+        app.router.add_get(path, healthz)
     presence = PresenceServer(check=server.check_secret, disconnected=served.lost)
     presence.add_routes(app)
     served.present = presence._connections
@@ -161,6 +164,26 @@ async def test_users_of_the_cluster_and_other_clusters_are_strangers(
         "the peer speaks HTTP, this listener TLS",
     ):
         assert found.count(reason) == 1
+
+
+async def test_strangers_reach_the_open_routes_alone(authority: Authority, tmp_path: Path) -> None:
+    alice = contexts(authority, authority.issue("alice"))
+    nobody = ssl.create_default_context(cafile=authority.certificate)  # it checks the address, too
+    operator = contexts(authority, authority.issue_operator())
+    foreign = contexts(authority, make_ca(tmp_path).issue_node(2))
+    async with serving(node_tls(authority, 1, serves_strangers=True)) as served:
+        for stranger in (alice.client, nobody):
+            assert await get(served, stranger, "/open") == 200
+            for path in ("/healthz", "/rpc/Fetch", "/presence", "/nowhere", "/%6fpen/../healthz"):
+                assert await get(served, stranger, path) == 403
+        with pytest.raises(RpcFailed, match="a node or an operator of the cluster is required"):
+            await call(served, alice)  # even with the secret
+        with pytest.raises(ClientError):
+            await get(served, foreign.client, "/open")
+        assert await get(served, operator.client) == 200
+        assert served.heard == []
+        await call(served, node_tls(authority, 2))
+        assert len(served.heard) == 1
 
 
 async def test_the_secret_goes_to_nodes_alone(authority: Authority) -> None:
