@@ -15,15 +15,12 @@ from quorumlog.chaos.run.run_directory import CLUSTER_DIRECTORY
 from quorumlog.cluster import LocalCluster
 from quorumlog.cluster.layout import log_file
 from quorumlog.testing.options import OPTIONS
-from quorumlog.testing.trial import Trial, store_directory
+from quorumlog.testing.trial import CLUSTERS, Trial, store_directory
 
 _WORKER: Final = "PYTEST_XDIST_WORKER"
 _TAIL_BYTES: Final = 8_192
 _LINES_MAX: Final = 5
 _LINE_CHARS_MAX: Final = 300
-
-CLUSTERS: Final = pytest.StashKey[list[LocalCluster]]()
-"""Clusters that a test created besides `quorumlog_cluster`."""
 
 
 def _planned(directory: Path, options: Mapping[str, Any]) -> LocalCluster:

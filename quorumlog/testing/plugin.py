@@ -12,7 +12,7 @@ import pytest
 
 from quorumlog.testing.marks import read_mark
 from quorumlog.testing.options import OPTIONS, Scope, add_options, read_options
-from quorumlog.testing.trial import TRIAL, Trial
+from quorumlog.testing.trial import CLUSTERS, PROPERTIES, TRIAL, Trial, forget_attempt
 
 if TYPE_CHECKING:
     from quorumlog.chaos.back_ends.local_processes import LocalProcesses
@@ -97,6 +97,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.fixturenames.append(_CHAOS_RUN)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Forget an earlier attempt at the same test, as of pytest-rerunfailures."""
+    forget_attempt(item)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """Fail a test whose verdict is not valid, unless the test read the verdict itself."""
@@ -125,8 +131,8 @@ def pytest_runtest_makereport(
     if report.failed:
         trial.has_failed = True
         report.sections.append(("quorumlog", "\n".join(trial.lines())))
-    known = {name for name, _ in item.user_properties}
-    item.user_properties += [told for told in trial.properties() if told[0] not in known]
+    others = [one for one in item.user_properties if one[0] not in PROPERTIES]  # not of us
+    item.user_properties[:] = [*others, *trial.properties()]  # an earlier attempt had others
     report.user_properties = list(item.user_properties)
     return report
 
@@ -134,7 +140,7 @@ def pytest_runtest_makereport(
 def _last_lines(item: pytest.Item) -> Iterator[str]:
     """Yield the last lines of the nodes' logs in the clusters of a test."""
     if {"quorumlog_cluster", "quorumlog_make_cluster"} & {*getattr(item, "fixturenames", ())}:
-        from quorumlog.testing.clusters import CLUSTERS, last_lines
+        from quorumlog.testing.clusters import last_lines
 
         one = getattr(item, "funcargs", {}).get("quorumlog_cluster")
         for cluster in [*filter(None, [one]), *item.stash.get(CLUSTERS, [])]:
