@@ -20,7 +20,8 @@ class LocalCluster(ClusterNodes):
     for invalid arguments.
     """
 
-    _mark: "Mark | None" = None
+    marked: "Mark | None" = None
+    """The contents that `reset` returns to; None: those of a new cluster."""
 
     @cached_property
     def advances_received(self) -> dict[int, int]:
@@ -154,7 +155,7 @@ class LocalCluster(ClusterNodes):
         """Remember the topics, groups, settings, quotas, users and ACLs, for `reset`."""
         from quorumlog.cluster.resets import read_mark
 
-        self._mark = read_mark(self)
+        self.marked = read_mark(self)
 
     def reset(self) -> None:
         """Return the contents to the last `mark`; without a mark, to those of a new cluster.
@@ -165,7 +166,7 @@ class LocalCluster(ClusterNodes):
         """
         from quorumlog.cluster import resets
 
-        resets.reset(self, self._mark)
+        resets.reset(self, self.marked)
 
     def snapshot(self, name: str) -> None:
         """Keep a copy of all log directories under a name, in the cluster's directory.

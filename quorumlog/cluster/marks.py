@@ -70,6 +70,7 @@ class Changes:
     """The changes that return a cluster to a mark.
 
     `refusals`: reasons why it is impossible. `created_settings`: of the created topics, by name.
+    `moved`: the former replicas, by topic and partition, of topics that keep their records.
     `settings`: the new values of a resource, and the names to delete. `offsets`: to commit, by
     group; `lost_offsets`: to delete.
     """
@@ -78,6 +79,7 @@ class Changes:
     deleted_topics: tuple[str, ...]
     created_topics: Mapping[str, TopicMark]
     created_settings: Mapping[str, Settings]
+    moved: Mapping[tuple[str, int], tuple[int, ...]]
     deleted_groups: tuple[str, ...]
     offsets: Mapping[str, Offsets]
     lost_offsets: Mapping[str, tuple[tuple[str, int], ...]]
@@ -104,6 +106,12 @@ def changes_to(mark: Mark, now: Mark) -> Changes:
             name: mark.settings[resource]
             for name in anew
             if (resource := ("topic", name)) in mark.settings
+        },
+        moved={
+            (name, index): replicas
+            for name in altered.keys() - anew.keys()
+            for index, replicas in mark.topics[name].replicas.items()
+            if name in now.topics and now.topics[name].replicas.get(index) != replicas
         },
         deleted_groups=tuple(sorted(now.groups.keys() - mark.groups.keys())),
         offsets=offsets,

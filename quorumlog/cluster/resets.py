@@ -5,7 +5,8 @@ Kafka has no request that deletes them: open transactions are aborted, and their
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from quorumlog.client import Admin, KafkaError, Producer, TopicPartition
@@ -38,10 +39,18 @@ _OWN: Final = {"topic": 1, "group": 8}  # KIP-226: the source of a setting of th
 _OF_BROKER, _OF_ALL_BROKERS = 2, 3
 _ALL_BROKERS: Final = ConfigResource("broker", "")  # no listing has it
 _TIMEOUT_S: Final = 15.0
+_MOVES_POLL_S: Final = 0.05
 
 
 class StillUsed(ClusterError):
-    """A group has members: a client of an earlier test is still open."""
+    """Groups have members: clients of an earlier test are still open."""
+
+    def __init__(self, group_ids: Sequence[str]) -> None:
+        super().__init__(
+            f"group {', '.join(group_ids)} has members: a consumer of an earlier test is open;"
+            " close each at the end of its test"
+        )
+        self.group_ids: Final = tuple(group_ids)
 
 
 def read_mark(cluster: "LocalCluster") -> Mark:
@@ -50,16 +59,35 @@ def read_mark(cluster: "LocalCluster") -> Mark:
     return _with_admin(cluster, lambda admin: _read(admin, None))
 
 
-def reset(cluster: "LocalCluster", mark: Mark | None = None) -> None:
-    """Return a cluster to a mark; None: to the contents of a new one. See LocalCluster.reset."""
+def reset(
+    cluster: "LocalCluster", mark: Mark | None = None, *, spares_used_groups: bool = False
+) -> None:
+    """Return a cluster to a mark; None: to the contents of a new one. See LocalCluster.reset.
+
+    spares_used_groups: StillUsed is raised only when all but the groups with members is reset.
+    """
     caught_up(cluster, _TIMEOUT_S)  # any broker may be requested
-    changes = _with_admin(cluster, lambda admin: _reset(admin, cluster, mark))
+    changes, used = _with_admin(
+        cluster, lambda admin: _reset(admin, cluster, mark, spares_used_groups)
+    )
     caught_up(cluster, _TIMEOUT_S)
     if changes.created_topics:
         _with_admin(cluster, lambda admin: admin.create_topics(_anew(changes)))
         caught_up(cluster, _TIMEOUT_S)
     if changes.offsets:
         _with_admin(cluster, lambda admin: _commit(admin, changes))
+    if changes.moved:
+        _with_admin(cluster, lambda admin: _move_back(admin, changes.moved))
+        caught_up(cluster, _TIMEOUT_S)
+    if used:
+        raise StillUsed(used)
+
+
+def delete_groups(cluster: "LocalCluster", group_ids: Sequence[str]) -> tuple[str, ...]:
+    """Delete groups; return the groups that still have members."""
+    if not group_ids:
+        return ()
+    return _with_admin(cluster, lambda admin: _delete_groups(admin, group_ids))
 
 
 def _with_admin(cluster: "LocalCluster", work: Callable[[Admin], Awaitable[Result]]) -> Result:
@@ -166,8 +194,13 @@ async def _values(admin: Admin, resource: ConfigResource) -> dict[str, str]:
     }
 
 
-async def _reset(admin: Admin, cluster: "LocalCluster", mark: Mark | None) -> Changes:
-    """Delete and alter, but create nothing yet. Raises ClusterError before the first change."""
+async def _reset(
+    admin: Admin, cluster: "LocalCluster", mark: Mark | None, spares_used_groups: bool
+) -> tuple[Changes, tuple[str, ...]]:
+    """Delete and alter, but create nothing yet; return the groups that have members, too.
+
+    Raises ClusterError before the first change.
+    """
     now, open_transactions = await asyncio.gather(
         _read(admin, mark or NEW_CLUSTER), admin.transactions.list(states=_OPEN)
     )
@@ -180,9 +213,11 @@ async def _reset(admin: Admin, cluster: "LocalCluster", mark: Mark | None) -> Ch
         )
     names = [one.transactional_id for one in open_transactions]
     await asyncio.gather(*(_abort(cluster.own_client(), name) for name in names))
-    await asyncio.gather(*(_delete_group(admin, name) for name in changes.deleted_groups))
+    used = await _delete_groups(admin, changes.deleted_groups)
+    if used and not spares_used_groups:
+        raise StillUsed(used)
     await asyncio.gather(*_alterations(admin, changes))
-    return changes
+    return changes, used
 
 
 def _alterations(admin: Admin, changes: Changes) -> list[Awaitable[Any]]:
@@ -221,17 +256,22 @@ async def _abort(client: Mapping[str, Any], transactional_id: str) -> None:
         await producer.init_transactions()
 
 
-async def _delete_group(admin: Admin, group_id: str) -> None:
+async def _delete_groups(admin: Admin, group_ids: Sequence[str]) -> tuple[str, ...]:
+    """Delete groups; return the groups that have members."""
+    deleted = await asyncio.gather(*(_is_deleted(admin, name) for name in group_ids))
+    return tuple(name for name, is_gone in zip(group_ids, deleted, strict=True) if not is_gone)
+
+
+async def _is_deleted(admin: Admin, group_id: str) -> bool:
+    """Delete a group; return False if it has members."""
     try:
         await admin.delete_consumer_groups([group_id])
     except KafkaError as error:
         if error.code is ErrorCode.NON_EMPTY_GROUP:
-            raise StillUsed(
-                f"group {group_id} has members: a consumer of an earlier test is open; close each"
-                " at the end of its test"
-            ) from error
+            return False
         if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:  # it was deleted meanwhile
             raise
+    return True
 
 
 def _anew(changes: Changes) -> list[NewTopic]:
@@ -246,3 +286,15 @@ async def _commit(admin: Admin, changes: Changes) -> None:
     for group, offsets in changes.offsets.items():
         places = {TopicPartition(*place): offset for place, offset in offsets.items()}
         await admin.alter_consumer_group_offsets(group, places)
+
+
+async def _move_back(admin: Admin, moved: Mapping[tuple[str, int], tuple[int, ...]]) -> None:
+    """Reassign partitions to their former replicas, and wait for that. Raises ClusterError."""
+    wanted = {TopicPartition(*place): replicas for place, replicas in moved.items()}
+    await admin.alter_partition_reassignments(wanted)
+    deadline_s = time.monotonic() + _TIMEOUT_S
+    while moving := wanted.keys() & (await admin.list_partition_reassignments()).keys():
+        if time.monotonic() > deadline_s:
+            names = ", ".join(sorted(map(str, moving)))
+            raise ClusterError(f"a reset moves replicas back, which takes too long: {names}")
+        await asyncio.sleep(_MOVES_POLL_S)

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -15,15 +15,12 @@ from quorumlog.chaos.run.run_directory import CLUSTER_DIRECTORY
 from quorumlog.cluster import LocalCluster
 from quorumlog.cluster.layout import log_file
 from quorumlog.testing.options import OPTIONS
-from quorumlog.testing.trial import Trial, store_directory
+from quorumlog.testing.trial import CLUSTERS, Trial, store_directory
 
 _WORKER: Final = "PYTEST_XDIST_WORKER"
 _TAIL_BYTES: Final = 8_192
 _LINES_MAX: Final = 5
 _LINE_CHARS_MAX: Final = 300
-
-CLUSTERS: Final = pytest.StashKey[list[LocalCluster]]()
-"""Clusters that a test created besides `quorumlog_cluster`."""
 
 
 def _planned(directory: Path, options: Mapping[str, Any]) -> LocalCluster:
@@ -105,13 +102,16 @@ def last_lines(cluster: LocalCluster) -> Iterator[str]:
 
 def watch(cluster: LocalCluster, trial: Trial) -> None:
     """Make the test fail if a node ends by itself, as with a broken invariant."""
-    trial.judges.append(lambda: _end_of_its_own(cluster))
+    trial.judges.append(lambda: end_of_its_own(cluster))
 
 
-def _end_of_its_own(cluster: LocalCluster) -> str | None:
-    """Return the last output of the first node that ended with an error, and not by a signal."""
+def end_of_its_own(cluster: LocalCluster, *, but: Collection[int] = ()) -> str | None:
+    """Return the last output of the first node that ended with an error, and not by a signal.
+
+    `but`: nodes that do not count.
+    """
     for node in cluster.nodes:
-        if (cluster.exit_status(node.id) or 0) > 0:
+        if node.id not in but and (cluster.exit_status(node.id) or 0) > 0:
             return cluster.last_words(node.id)
     return None
 

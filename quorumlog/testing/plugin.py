@@ -12,7 +12,7 @@ import pytest
 
 from quorumlog.testing.marks import read_mark
 from quorumlog.testing.options import OPTIONS, Scope, add_options, read_options
-from quorumlog.testing.trial import TRIAL, Trial
+from quorumlog.testing.trial import CLUSTERS, PROPERTIES, TRIAL, Trial, forget_attempt
 
 if TYPE_CHECKING:
     from quorumlog.chaos.back_ends.local_processes import LocalProcesses
@@ -43,29 +43,12 @@ def pytest_configure(config: pytest.Config) -> None:
         "brokers, partitions, config, mutant, security): carry out a chaos run before the body of "
         "the test, which fails if the verdict is not valid",
     )
-    if config.stash[OPTIONS].cluster_reset:
-        config.pluginmanager.register(_Resets())
+    options = config.stash[OPTIONS]
+    if options.cluster_scope != "function":
+        from quorumlog.testing.shared import SHARED, SharedCluster
 
-
-class _Resets:
-    """The fixture behind `quorumlog_cluster_reset`: each test leaves a shared cluster as it was."""
-
-    @pytest.fixture(autouse=True)
-    def quorumlog_reset(self, request: pytest.FixtureRequest) -> Iterator[None]:
-        """Mark the cluster before the test's own fixtures, and reset it after them.
-
-        Fixtures of wider scopes come first, so their topics are part of the mark.
-        """
-        is_shared = request.config.stash[OPTIONS].cluster_scope != "function"
-        if not is_shared or "quorumlog_cluster" not in request.fixturenames:
-            yield
-            return
-        from quorumlog.cluster.resets import read_mark, reset
-
-        cluster: LocalCluster = request.getfixturevalue("quorumlog_cluster")
-        mark = read_mark(cluster)
-        yield
-        reset(cluster, mark)
+        shared = config.stash[SHARED] = SharedCluster(resets=options.cluster_reset)
+        config.pluginmanager.register(shared)
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
@@ -114,6 +97,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.fixturenames.append(_CHAOS_RUN)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Forget an earlier attempt at the same test, as of pytest-rerunfailures."""
+    forget_attempt(item)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """Fail a test whose verdict is not valid, unless the test read the verdict itself."""
@@ -142,8 +131,8 @@ def pytest_runtest_makereport(
     if report.failed:
         trial.has_failed = True
         report.sections.append(("quorumlog", "\n".join(trial.lines())))
-    known = {name for name, _ in item.user_properties}
-    item.user_properties += [told for told in trial.properties() if told[0] not in known]
+    others = [one for one in item.user_properties if one[0] not in PROPERTIES]  # not of us
+    item.user_properties[:] = [*others, *trial.properties()]  # an earlier attempt had others
     report.user_properties = list(item.user_properties)
     return report
 
@@ -151,7 +140,7 @@ def pytest_runtest_makereport(
 def _last_lines(item: pytest.Item) -> Iterator[str]:
     """Yield the last lines of the nodes' logs in the clusters of a test."""
     if {"quorumlog_cluster", "quorumlog_make_cluster"} & {*getattr(item, "fixturenames", ())}:
-        from quorumlog.testing.clusters import CLUSTERS, last_lines
+        from quorumlog.testing.clusters import last_lines
 
         one = getattr(item, "funcargs", {}).get("quorumlog_cluster")
         for cluster in [*filter(None, [one]), *item.stash.get(CLUSTERS, [])]:
@@ -243,35 +232,26 @@ def topic_options() -> dict[str, Any]:
 
 @pytest.fixture
 def topic(
-    request: pytest.FixtureRequest,
-    quorumlog_cluster: "LocalCluster",
-    quorumlog_trial: Trial,
-    topic_options: dict[str, Any],
+    request: pytest.FixtureRequest, quorumlog_cluster: "LocalCluster", topic_options: dict[str, Any]
 ) -> "FreshTopic":
     """Return the name of a new topic; it begins with the name of the test."""
     from quorumlog.testing.topics import create_topic, fresh_name
 
-    _prepare(request, quorumlog_cluster, quorumlog_trial)
+    _clean_before_topics(request)
     return create_topic(quorumlog_cluster, fresh_name(request.node.name), topic_options)
 
 
 @pytest.fixture
-def make_topic(
-    request: pytest.FixtureRequest, quorumlog_cluster: "LocalCluster", quorumlog_trial: Trial
-) -> "MakeTopic":
+def make_topic(request: pytest.FixtureRequest, quorumlog_cluster: "LocalCluster") -> "MakeTopic":
     """Return a factory of topics: `make_topic("orders", partitions=3)`."""
     from quorumlog.testing.topics import MakeTopic
 
-    _prepare(request, quorumlog_cluster, quorumlog_trial)
+    _clean_before_topics(request)
     return MakeTopic(quorumlog_cluster, request.node.name)
 
 
-def _prepare(request: pytest.FixtureRequest, cluster: "LocalCluster", trial: Trial) -> None:
-    """Watch a shared cluster, and clean it before topics are created if the test requires that."""
-    from quorumlog.testing.clusters import watch
-
-    if request.config.stash[OPTIONS].cluster_scope != "function":
-        watch(cluster, trial)
+def _clean_before_topics(request: pytest.FixtureRequest) -> None:
+    """Clean a shared cluster before topics are created, if the test requires that."""
     if "clean_cluster" in request.fixturenames:
         request.getfixturevalue("clean_cluster")
 
@@ -337,8 +317,10 @@ def nemesis(
 ) -> Iterator["ManualNemesis"]:
     """Yield the nemesis of the cluster; all faults are healed at the end of the test."""
     from quorumlog.chaos.control.manual_nemesis import ManualNemesis
+    from quorumlog.testing.shared import SHARED
     from quorumlog.testing.topics import topics_of
 
+    is_shared = request.config.stash[OPTIONS].cluster_scope != "function"
     topic: str | None = None
     if "topic" in request.fixturenames:
         topic = request.getfixturevalue("topic")
@@ -348,11 +330,16 @@ def nemesis(
         topic=topic,
         seed=quorumlog_trial.seed(),
         record=quorumlog_trial.note,
-        outlives=request.config.stash[OPTIONS].cluster_scope != "function",
+        outlives=is_shared,
     )
     quorumlog_trial.judges.append(nemesis.complaint)
-    with nemesis:
-        yield nemesis
+    try:
+        with nemesis:
+            yield nemesis
+    except BaseException:
+        if is_shared:
+            request.config.stash[SHARED].note_unhealed(nemesis)
+        raise
 
 
 @pytest.fixture

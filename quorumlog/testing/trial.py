@@ -20,10 +20,13 @@ from quorumlog.testing.options import OPTIONS, Options
 
 if TYPE_CHECKING:
     from quorumlog.chaos.checkers import Verdict
+    from quorumlog.cluster import LocalCluster
 
 _SEEDS: Final = 1_000_000
 _NAME_MAX: Final = 100
 _ACTS_MAX: Final = 20
+_SEED, _VERDICT, _STORE = "quorumlog_seed", "quorumlog_verdict", "quorumlog_store"
+PROPERTIES: Final = frozenset({_SEED, _VERDICT, _STORE})
 _BASE: Final = "quorumlog"  # in pytest's temporary directory
 
 
@@ -71,11 +74,11 @@ class Trial:
         """Return the properties of the test in JUnit's file."""
         told: list[tuple[str, object]] = []
         if self._seed is not None:
-            told.append(("quorumlog_seed", self._seed))
+            told.append((_SEED, self._seed))
         if self.verdict is not None:
-            told.append(("quorumlog_verdict", WORDS[str(self.verdict.valid)].lower()))
+            told.append((_VERDICT, WORDS[str(self.verdict.valid)].lower()))
         if self.is_kept and self.store.exists():
-            told.append(("quorumlog_store", str(self.store)))
+            told.append((_STORE, str(self.store)))
         return told
 
     def lines(self) -> list[str]:
@@ -126,7 +129,16 @@ class Trial:
 
 
 TRIAL: Final = pytest.StashKey[Trial]()
+CLUSTERS: Final = pytest.StashKey[list["LocalCluster"]]()
+"""Clusters that a test created besides `quorumlog_cluster`."""
 WORDS: Final = {"True": "VALID", "False": "INVALID", "unknown": "UNKNOWN"}
+
+
+def forget_attempt(item: pytest.Item) -> None:
+    """Forget an earlier attempt at the same test: its fixtures are made anew."""
+    for key in (TRIAL, CLUSTERS):
+        if key in item.stash:
+            del item.stash[key]
 
 
 def seed_of(item: pytest.Item, of_mark: int | None) -> int:

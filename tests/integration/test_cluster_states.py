@@ -37,7 +37,7 @@ def shared() -> Iterator[LocalCluster]:
 def cluster(shared: LocalCluster) -> LocalCluster:
     shared.start()
     shared.settled(timeout_s=60)
-    shared._mark = None
+    shared.marked = None
     shared.reset()
     return shared
 

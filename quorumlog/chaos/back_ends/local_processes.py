@@ -272,6 +272,7 @@ class LocalProcesses:
         if self._shim is not None:
             for orders in self._shim.of(stopped):
                 orders.note_start()
+        self._paused.difference_update(stopped)  # a new process is not paused
         await for_each(sorted(stopped), partial(_in_thread, start))
 
     async def _wipe(self, node_id: int) -> None:
@@ -281,6 +282,7 @@ class LocalProcesses:
 
     def _starve(self, node_ids: Sequence[int], *, share_percent: int) -> None:
         for node_id in node_ids:
+            self._end_starving(node_id)
             work = self._pause_in_turns(node_id, share_percent=share_percent)
             self._starved[node_id] = asyncio.create_task(work)
 

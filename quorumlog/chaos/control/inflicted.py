@@ -1,14 +1,24 @@
 """The faults that a nemesis has inflicted by hand, until they are mended."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from quorumlog.chaos.back_ends.back_end import BackEnd
 from quorumlog.chaos.control.acts import NodeIds, NoSuchLink, Target
 from quorumlog.chaos.control.error_rules import ErrorRules
 from quorumlog.chaos.faults.admin import Grow
-from quorumlog.chaos.faults.fault import AnyStep, Impose, Lift, Outside, Scene, Step, StepFault
+from quorumlog.chaos.faults.fault import (
+    UNDONE_BY,
+    AnyStep,
+    Impose,
+    Lift,
+    Outside,
+    Scene,
+    Step,
+    StepFault,
+)
 from quorumlog.chaos.faults.node_groups import is_target
 from quorumlog.chaos.faults.registry import configured_fault
 from quorumlog.chaos.faults.rows import details_of
@@ -16,6 +26,11 @@ from quorumlog.chaos.nemesis import STOP
 
 Record = Callable[[str, str, str], object]
 """Called with (f, node, details): writes a row of the nemesis into a history."""
+HeldNodes = Callable[[str], Collection[int]]
+"""Returns the nodes that verbs hold in the state that an operation ends."""
+
+_OF_PROCESSES: Final = frozenset({"resume", "feed"})  # a dead node needs none of them
+_OF_CLUSTERS: Final = frozenset({"calm", "release", "unlimit", "add_voter"})  # a majority does them
 
 
 class _Imposed(NamedTuple):
@@ -41,12 +56,18 @@ def fault_by_hand(name: str, target: Target, parameters: Mapping[str, int | str]
 
 
 class InflictedFaults:
-    """The faults in force, by their numbers in the history."""
+    """The faults in force, by their numbers in the history.
 
-    def __init__(self, back_end: BackEnd, rules: ErrorRules, record: Record) -> None:
+    Faults may overlap: a node that two of them hold in a state leaves it with the end of the last.
+    """
+
+    def __init__(
+        self, back_end: BackEnd, rules: ErrorRules, record: Record, held_by_verbs: HeldNodes
+    ) -> None:
         self._back_end: Final = back_end
         self._rules: Final = rules
         self._record: Final = record
+        self._held_by_verbs: Final = held_by_verbs
         self._in_force: Final[dict[int, _Imposed]] = {}
 
     @property
@@ -92,19 +113,75 @@ class InflictedFaults:
         await self._perform(steps)
         self._rules.note_imposed(fault, rules)
 
-    async def end(self, owner: object = None) -> NodeIds:
-        """End the faults of this owner; None: of all owners. Returns their nodes."""
+    def holding(self, undo: str) -> frozenset[int]:
+        """Return the nodes that faults hold in the state that this operation ends."""
+        return frozenset(
+            node_id
+            for one in self._in_force.values()
+            for step in one.fault.heal(one.scene)
+            if isinstance(step, Step) and step.operation == undo
+            for node_id in step.node_ids
+        )
+
+    async def end(self, owner: object = None, *, needs_no_majority: bool = False) -> NodeIds:
+        """End the faults of this owner; None: of all owners. Returns their nodes.
+
+        All faults are tried; then the first error is raised. A fault whose end has failed stays in
+        force. needs_no_majority: only the faults whose ends are no requests to the cluster.
+        """
         ended: set[int] = set()
-        for number, (fault, scene, of) in [*self._in_force.items()]:
-            if owner is not None and of is not owner:
+        failed: list[Exception] = []
+        for number, one in [*self._in_force.items()]:
+            of_other = owner is not None and one.owner is not owner
+            if of_other or (needs_no_majority and _needs_majority(one)):
                 continue
-            await self._perform(fault.heal(scene))
-            del self._in_force[number]
-            await self._rules.end(fault)
-            ended.update(scene.victims)
-            details = details_of(number, fault.name)
-            self._record(f"{STOP}{fault.name}", ",".join(scene.parties), details)
+            try:
+                await self._end(number, one)
+            except Exception as error:  # noqa: BLE001 - raised when all were tried
+                failed.append(error)
+            ended.update(one.scene.victims)
+        if failed:
+            raise failed[0]
         return tuple(sorted(ended))
+
+    async def _end(self, number: int, one: _Imposed) -> None:
+        fault, scene, _ = one
+        del self._in_force[number]
+        try:
+            await self._perform(await self._ends_of(one))
+        except BaseException:
+            self._in_force[number] = one
+            raise
+        await self._rules.end(fault)
+        details = details_of(number, fault.name)
+        self._record(f"{STOP}{fault.name}", ",".join(scene.parties), details)
+
+    async def _ends_of(self, one: _Imposed) -> Sequence[AnyStep]:
+        """Return the steps that end a fault, which is no longer in force, beside all others."""
+        steps: list[AnyStep] = []
+        for step in one.fault.heal(one.scene):
+            if not isinstance(step, Step):
+                steps.append(step)
+                continue
+            undo = step.operation
+            held = {*self.holding(undo), *self._held_by_verbs(undo)}
+            able = await self._back_end.running() if undo in _OF_PROCESSES else step.node_ids
+            free = tuple(node for node in step.node_ids if node not in held and node in able)
+            steps += [replace(step, node_ids=free)] if free else []
+            steps += self._again(undo, held.intersection(step.node_ids))
+        return steps
+
+    def _again(self, undo: str, node_ids: Collection[int]) -> Iterator[Step]:
+        """Yield the steps that give nodes the amounts of the other faults that hold them."""
+        if undo in _OF_CLUSTERS:
+            return
+        for fault, scene, _ in self._in_force.values():
+            if UNDONE_BY.get(fault.breaks) != undo:
+                continue
+            for step in fault.inject(scene):
+                held = tuple(node_id for node_id in scene.victims if node_id in node_ids)
+                if isinstance(step, Step) and step.amount and held:
+                    yield replace(step, node_ids=held)
 
     async def _perform(self, steps: Iterable[AnyStep]) -> None:
         for step in steps:
@@ -118,3 +195,8 @@ class InflictedFaults:
                 case Outside(act=act):
                     await act()
             await asyncio.sleep(step.wait_us / 1_000_000)
+
+
+def _needs_majority(one: _Imposed) -> bool:
+    steps = one.fault.heal(one.scene)
+    return any(isinstance(step, Step) and step.operation in _OF_CLUSTERS for step in steps)

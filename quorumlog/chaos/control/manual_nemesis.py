@@ -8,7 +8,7 @@ on.
 import asyncio
 import itertools
 import random
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final, Self, Unpack
@@ -29,6 +29,7 @@ from quorumlog.chaos.control.acts import (
     require_running,
     require_topic,
 )
+from quorumlog.chaos.control.broken_nodes import BrokenNodes
 from quorumlog.chaos.control.error_rules import (
     ErrorRules,
     Limits,
@@ -83,10 +84,11 @@ class ManualNemesis:
         self._in_line: Final = asyncio.Lock()
         self._begun: Final[list[Future[NodeIds]]] = []
         self._number = 0  # of the last fault, as in the rows of the history
-        # By undoing operation: the broken nodes -> the number of their fault.
-        self._broken: Final[dict[str, dict[int, int]]] = {"start": {}, "resume": {}}
+        self._broken: Final = BrokenNodes()
         self._rules: Final = ErrorRules(back_end)
-        self._inflicted: Final = InflictedFaults(back_end, self._rules, record)
+        self._inflicted: Final = InflictedFaults(
+            back_end, self._rules, record, held_by_verbs=self._broken.held
+        )
         self._loop: LoopThread | None = None
 
     def __enter__(self) -> Self:
@@ -142,11 +144,19 @@ class ManualNemesis:
 
     def killed(self, target: Target = "any", *, topic: str | None = None) -> Passing:
         """Return a block that kills the nodes, and starts them at its end."""
-        return Passing(lambda: self.kill(target, topic=topic), self.start)
+        return self._broken_for("kill", target, topic)
 
     def paused(self, target: Target = "any", *, topic: str | None = None) -> Passing:
         """Return a block that pauses the nodes, and resumes them at its end."""
-        return Passing(lambda: self.pause(target, topic=topic), self.resume)
+        return self._broken_for("pause", target, topic)
+
+    def _broken_for(self, f: str, target: Target, topic: str | None) -> Passing:
+        """Return a block that ends its own fault: another one may hold the same nodes."""
+        undo, of_block = UNDONE_BY[f], object()
+        return Passing(
+            lambda: self._begin(self._break(f, of_nodes(target), topic, of_block), target),
+            lambda _: self._begin(self._mend(undo, None, of_block)),
+        )
 
     def inflict(
         self, fault: str, target: Target, *, topic: str | None = None, **parameters: int | str
@@ -338,36 +348,46 @@ class ManualNemesis:
         async with self._in_line:
             return await work
 
-    async def _break(self, f: str, target: Target, topic: str | None) -> NodeIds:
+    async def _break(
+        self, f: str, target: Target, topic: str | None, owner: object = None
+    ) -> NodeIds:
         node_ids, role = await self._resolve(target, topic)
         require_running(node_ids, await self._back_end.running())
         self._number += 1
         self._record(f, names(node_ids), details_of(self._number, f, role))
         if f == "kill":  # a dead node is not paused
             self._undone("resume", node_ids, f"ended by #{self._number} kill")
-        self._broken[UNDONE_BY[f]].update(dict.fromkeys(node_ids, self._number))
+        self._broken.add(UNDONE_BY[f], node_ids, self._number, owner)
         await self._back_end.perform(f, node_ids)
         return node_ids
 
-    async def _mend(self, undo: str, target: int | Sequence[int] | None) -> NodeIds:
-        broken = self._broken[undo]
-        node_ids = tuple(sorted(broken)) if target is None else self._named(target)
+    async def _mend(
+        self, undo: str, target: int | Sequence[int] | None, owner: object = None
+    ) -> NodeIds:
+        """Undo the faults of verbs on nodes; None: on all nodes, of this owner if given.
+
+        A node that another fault than the owner's holds stays as it is.
+        """
+        named = self._broken.held(undo, owner=owner) if target is None else self._named(target)
         if target is None and undo == "resume":  # a node that has died meanwhile is not paused
             running = await self._back_end.running()
-            node_ids = tuple(node_id for node_id in node_ids if node_id in running)
-        if node_ids:
+            named = tuple(node_id for node_id in named if node_id in running)
+        held = set[int]()
+        if owner is not None:
+            others = self._broken.held_by_others(undo, owner)
+            held = {*others, *self._inflicted.holding(undo)}
+        if node_ids := tuple(node_id for node_id in named if node_id not in held):
             await self._back_end.perform(undo, node_ids)
-            self._undone(undo, node_ids)
+        self._undone(undo, named, owner=owner)
+        if undo == "start":  # a new process is not paused
+            self._undone("resume", node_ids, "ended by start")
         return node_ids
 
-    def _undone(self, undo: str, node_ids: Sequence[int], remark: str = "") -> None:
+    def _undone(
+        self, undo: str, node_ids: Sequence[int], remark: str = "", owner: object = None
+    ) -> None:
         """Record the end of the faults of these nodes, in a row for each fault."""
-        ended: dict[int, list[int]] = {}
-        for node_id in node_ids:
-            number = self._broken[undo].pop(node_id, None)
-            if number is not None:
-                ended.setdefault(number, []).append(node_id)
-        for number, some in ended.items():
+        for number, some in self._broken.end(undo, node_ids, owner).items():
             self._record(undo, names(some), details_of(number, _BROKEN_BY[undo], remark))
 
     async def _impose(
@@ -389,19 +409,34 @@ class ManualNemesis:
 
     async def _healed(self, *, starts: bool = True) -> NodeIds:
         """Undo all faults, and start all dead nodes, also those not killed by this nemesis."""
-        lifted = await self._inflicted.end()
-        running = await self._back_end.running()
-        paused = await self._mend("resume", None)
-        gone = tuple(node_id for node_id in self._back_end.node_ids if node_id not in running)
-        if gone and starts:
-            await self._mend("start", gone)
-        if lifted or paused or (gone and starts):
+        affected: set[int] = set()
+        failed: list[Exception] = []
+        steps: list[Callable[[], Awaitable[NodeIds]]] = [
+            partial(self._inflicted.end, needs_no_majority=True),
+            partial(self._mend, "resume", None),
+        ]
+        if starts:  # with dead nodes, the cluster may refuse to end the other faults
+            steps += [self._start_dead, self._inflicted.end]
+        for step in steps:
+            try:
+                affected.update(await step())
+            except Exception as error:  # noqa: BLE001 - raised when all were tried
+                failed.append(error)
+        await self._back_end.restore()
+        if failed:
+            raise failed[0]
+        if affected:
             self._record("heal", "", "every node is back")
-        return tuple(sorted({*lifted, *paused, *gone}))
+        return tuple(sorted(affected))
+
+    async def _start_dead(self) -> NodeIds:
+        running = await self._back_end.running()
+        dead = tuple(node_id for node_id in self._back_end.node_ids if node_id not in running)
+        return await self._mend("start", dead) if dead else ()
 
     @property
     def _paused(self) -> Collection[int]:
-        return self._broken["resume"].keys() | self._inflicted.paused
+        return {*self._broken.held("resume"), *self._inflicted.paused}
 
     def _named(self, target: int | Sequence[int]) -> NodeIds:
         named = (target,) if isinstance(target, int) else tuple(dict.fromkeys(target))

@@ -25,6 +25,7 @@ class FakeBackEnd:
         self.refuses: set[int] = set()
         self.dead: set[int] = set()
         self.done: list[tuple[str, tuple[int, ...]]] = []
+        self.amounts: dict[int, int] = {}  # by node, of the last operation
         self.rules: dict[str, LinkRule] = {}
         self.imposed: list[str] = []  # rules in force, and those that were
         self.counts: dict[str, dict[str, Any]] = {}  # of the rules that met requests
@@ -38,6 +39,7 @@ class FakeBackEnd:
             raise NodeUnavailable(f"{operation}: no")
         await asyncio.sleep(0)  # another verb would get its turn here
         self.done.append((operation, tuple(node_ids)))
+        self.amounts.update(dict.fromkeys(node_ids, amount))
         if operation == "kill":
             self.dead.update(node_ids)
         if operation == "start":

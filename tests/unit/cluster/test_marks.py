@@ -19,7 +19,7 @@ def nothing(**given: Any) -> dict[str, Any]:
     empty: dict[str, Any] = dict.fromkeys(
         ("refusals", "deleted_topics", "deleted_groups", "deleted_users", "deleted_acls"), ()
     )
-    empty |= {"created_acls": (), "created_topics": {}, "created_settings": {}}
+    empty |= {"created_acls": (), "created_topics": {}, "created_settings": {}, "moved": {}}
     empty |= {"offsets": {}, "lost_offsets": {}, "settings": {}, "quotas": {}}
     return {**empty, **given}
 
@@ -84,6 +84,15 @@ def test_records_that_a_mark_lacks_are_refused() -> None:
         "topic t had the records 0: [0, 3) and has 0: [0, 5)",
         "topic u, which had records at the mark, was deleted",
         "the SCRAM-SHA-256 password of user a was deleted",
+    )
+
+
+def test_replicas_of_a_topic_with_records_move_back() -> None:
+    filled, empty = topic(1, end=5), topic(2)
+    mark = Mark(topics={"filled": filled, "empty": empty})
+    now = {name: replace(one, replicas={0: (2, 1)}) for name, one in mark.topics.items()}
+    assert changes(mark, Mark(topics=now)) == nothing(
+        moved={("filled", 0): (1, 2, 3)}, deleted_topics=("empty",), created_topics={"empty": empty}
     )
 
 

@@ -290,6 +290,93 @@ def test_a_node_that_a_fault_has_paused_is_no_target(
     assert ("resume", (1, 2)) in back_end.done
 
 
+def test_a_node_that_two_faults_hold_leaves_its_state_with_the_last(
+    back_end: FakeBackEnd, verbs: ManualNemesis, rows: Rows
+) -> None:
+    with verbs.inflicted("pause", [1, 2]):
+        with verbs.paused([1, 3]):
+            pass
+        assert back_end.done[-1] == ("resume", (3,))
+        with verbs.inflicted("pause", 2):
+            pass
+        assert back_end.done[-1] == ("pause", (2,))
+    assert back_end.done[-1] == ("resume", (1, 2))
+    with verbs.paused(1):
+        with verbs.paused(1):
+            pass
+        assert back_end.done[-1] == ("pause", (1,))
+    assert back_end.done[-1] == ("resume", (1,))
+    assert [details for f, _, details in rows if f == "resume"] == [
+        "#2 pause",
+        "#5 pause",
+        "#4 pause",
+    ]
+    verbs.pause(1)
+    with verbs.paused(1):
+        verbs.resume(1)  # a verb undoes all that was done to the node
+    assert back_end.done[-1] == ("resume", (1,))
+
+
+def test_a_block_within_another_gives_back_the_amount(
+    back_end: FakeBackEnd, verbs: ManualNemesis
+) -> None:
+    back_end.operations |= {"slow_fsync", "mend_fsync"}
+    with verbs.inflicted("slow-fsync", [1, 2], us=300_000):
+        with verbs.inflicted("slow-fsync", [2, 3], us=10):
+            assert back_end.amounts == {1: 300_000, 2: 10, 3: 10}
+        assert back_end.amounts == {1: 300_000, 2: 300_000, 3: 0}
+    assert back_end.amounts == {1: 0, 2: 0, 3: 0}
+
+
+def test_the_faults_of_a_dead_node_end_and_its_next_process_is_a_target(
+    back_end: FakeBackEnd, verbs: ManualNemesis
+) -> None:
+    verbs.inflict("pause", 1)
+    verbs.pause([1, 2])
+    back_end.dead.update({1, 2})  # by themselves
+    verbs.mend()
+    verbs.heal()
+    assert [one for one in back_end.done if one[0] != "pause"] == [("start", (1, 2))]
+    back_end.dead.add(3)
+    assert set(verbs.kill(2).node_ids) | set(verbs.kill("any").node_ids) == {1, 2}
+
+
+def test_a_failed_end_of_a_fault_leaves_no_other_in_force(
+    back_end: FakeBackEnd, rows: Rows
+) -> None:
+    back_end.operations |= {"slow_fsync", "mend_fsync"}
+
+    def use(nemesis: ManualNemesis) -> None:
+        with nemesis:
+            nemesis.inflict("slow-fsync", 1, us=10)
+            nemesis.isolate(3)
+            nemesis.pause(2)
+            back_end.refuses = {1}
+
+    nemesis = nemesis_of(back_end, rows)
+    with pytest.raises(NodeUnavailable, match="mend_fsync: no"):
+        use(nemesis)
+    assert back_end.rules == {}
+    assert back_end.done[-1] == ("resume", (2,))
+    back_end.refuses = set()
+    with nemesis:  # it heals again
+        pass
+    assert back_end.done[-1] == ("mend_fsync", (1,))
+    assert rows[-1] == ("heal", "", "every node is back")
+
+
+def test_requests_to_the_cluster_are_undone_when_the_dead_nodes_are_back(
+    back_end: FakeBackEnd, rows: Rows
+) -> None:
+    back_end.operations |= {"limit", "unlimit"}
+    for outlives in (True, False):
+        with nemesis_of(back_end, rows, outlives=outlives) as nemesis:
+            nemesis.inflict("quota", "all")
+            nemesis.kill([1, 2])
+        undone = [f for f, _ in back_end.done[-2:]]
+        assert undone == (["start", "unlimit"] if outlives else ["limit", "kill"])
+
+
 def test_links_are_healed_at_the_end(back_end: FakeBackEnd, rows: Rows) -> None:
     with nemesis_of(back_end, rows, outlives=False) as nemesis:
         nemesis.isolate(1)

@@ -341,6 +341,46 @@ def test_junit_tells_verdict_and_store(pytester: pytest.Pytester) -> None:
     assert properties["quorumlog_store"].endswith("test_swapped")
 
 
+TWICE = """
+import pytest
+from _pytest.runner import runtestprotocol
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item, nextitem):
+    place = {"nodeid": item.nodeid, "location": item.location}
+    item.ihook.pytest_runtest_logstart(**place)
+    runtestprotocol(item, nextitem=nextitem, log=False)
+    item._initrequest()
+    for report in runtestprotocol(item, nextitem=nextitem, log=False):
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(**place)
+    return True
+"""
+BETTER_THEN = """
+from pathlib import Path
+
+def test_better_then(history):
+    offsets = [0, 1] if Path("tried").exists() else [1, 0]
+    for value in range(2):
+        with history.send("orders-0", value) as op:
+            op.ok(offset=value)
+    with history.poll() as op:
+        op.ok([("orders-0", at, value) for value, at in enumerate(offsets)])
+    Path("tried").touch()
+    assert history.verdict.valid is not False
+"""
+
+
+def test_a_second_attempt_has_its_own_verdict_and_files(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(TWICE)  # as plugins do that repeat a failed test
+    ran(pytester, BETTER_THEN, "--junitxml=out.xml").assert_outcomes(passed=1)
+    properties = [
+        (str(found.get("name")), str(found.get("value")))
+        for found in ElementTree.parse(pytester.path / "out.xml").iter("property")
+    ]
+    assert properties == [("quorumlog_verdict", "unknown")]
+
+
 def test_chaos_run_needs_the_mark(pytester: pytest.Pytester) -> None:
     result = ran(pytester, "def test_it(chaos_run): pass")
     result.assert_outcomes(errors=1)
