@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -47,8 +46,10 @@ def install_command(extra: str) -> str:
 
 def _source() -> str:
     try:
+        from importlib.metadata import distribution  # takes 0.5 MB, and few programs lack an extra
+
         text = distribution(_DISTRIBUTION).read_text("direct_url.json")
         url = urlsplit(json.loads(text or "{}").get("url", ""))
-    except (PackageNotFoundError, ValueError, AttributeError):
+    except (ImportError, OSError, ValueError, AttributeError):  # it is not installed, or unreadable
         return _DISTRIBUTION
     return unquote(url.path) if url.scheme == "file" and url.path else _DISTRIBUTION

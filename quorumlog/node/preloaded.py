@@ -15,23 +15,23 @@ from quorumlog.node.openssl import mentions_tls, settings_texts
 _OWN_HASHES = ("_md5", "_sha1", "_sha3", "_blake2")  # some systems build Python without
 
 
-class _NoTls(ModuleType):
-    """Has a value for each name of `ssl`, none of use: uvloop copies its names when imported."""
+class _StandIn(ModuleType):
+    """Has every name, and nothing of use: for an import that copies names and does not use them."""
 
     def __getattr__(self, name: str) -> object:
-        """Return a number for a constant, and a class that has no instances for any other name."""
-        return 0 if name.isupper() else _NoTlsObject
+        """Return a number for a constant, and a class for any other name."""
+        return 0 if name.isupper() else _Nothing
 
 
-class _NoTlsObject(Exception):
-    """In the place of the classes of `ssl`, of which some are errors."""
+class _Nothing(Exception):
+    """In the place of classes, some of which are errors, and of functions."""
 
 
 @contextmanager
 def _stand_ins(modules: Mapping[str, ModuleType | None]) -> Iterator[None]:
     """Let imports find these modules in the block unless they are loaded; None: there is none.
 
-    A node without TLS saves 5 MB without OpenSSL. With `ssl`, aiohttp makes two contexts with the
+    A node without TLS saves 4 MB without OpenSSL. With `ssl`, aiohttp makes two contexts with the
     system's certificates when it is imported. `hashlib` uses OpenSSL if it is there; a node without
     TLS uses few hashes.
     """
@@ -49,12 +49,16 @@ if mentions_tls(settings_texts(sys.argv[1:], os.environ)):
 
 gc.disable()  # imports leave hardly any garbage: collections would take a tenth of a start
 
+_metadata = "importlib.metadata"  # crc32c reads its own version by it; with zipfile, csv: 1 MB
+with suppress(AttributeError, ImportError), _stand_ins({_metadata: _StandIn(_metadata)}):
+    import crc32c  # noqa: F401 - if it fails, the next import has the real module
+
 _absent = {"ssl": None, **({"_hashlib": None} if all(map(find_spec, _OWN_HASHES)) else {})}
 with kept_code(__file__), _stand_ins(_absent):
     from quorumlog.node.main import main
 
-with suppress(ImportError), _stand_ins({"ssl": _NoTls("ssl")}):
-    import uvloop  # noqa: F401 - the event loop needs it
+with suppress(ImportError), _stand_ins({"ssl": _StandIn("ssl")}):
+    import uvloop  # noqa: F401 - the event loop needs it, and copies names of `ssl`
 
 __all__ = ["main"]
 

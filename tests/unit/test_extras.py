@@ -31,7 +31,7 @@ class Installed:
 def test_the_directory_that_it_came_from_is_named(
     direct_url: str | None, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extras, "distribution", lambda _: Installed(direct_url))
+    monkeypatch.setattr("importlib.metadata.distribution", lambda _: Installed(direct_url))
     assert extras.install_command("chaos") == command
 
 
@@ -39,5 +39,5 @@ def test_without_metadata_the_name_is_told(monkeypatch: pytest.MonkeyPatch) -> N
     def absent(name: str) -> None:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(extras, "distribution", absent)
+    monkeypatch.setattr("importlib.metadata.distribution", absent)
     assert extras.install_command("spark") == "pip install 'quorumlog[spark]'"

@@ -23,6 +23,7 @@ NEEDLESS_IN_A_NODE = {
     "re2",  # with the first regular expression
     *("cryptography", "joserfc", "quorumlog.node.token_issuer"),  # with signed tokens
     *("quorumlog.broker.authentication.authenticator", "quorumlog.broker.server.sasl_connection"),
+    *("importlib.metadata", "zipfile", "csv"),  # with the name of a missing extra
     "ssl",  # with TLS; see also test_openssl
     *("quorumlog.node.tls", "quorumlog.wire.io.tls_listener", "quorumlog.broker.guards"),
     *("quorumlog.broker.authentication.certificate_principals", "quorumlog.broker.authorization"),

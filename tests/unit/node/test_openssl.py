@@ -47,13 +47,20 @@ def test_texts_are_those_of_the_file_the_arguments_and_the_environment(tmp_path:
     assert [*settings_texts(["x" * 10_000, "\0"], {})] == ["x" * 10_000, "\0"]
 
 
-@pytest.mark.parametrize("has_tls", [False, True])
+@pytest.mark.parametrize(
+    ("setting", "has_tls"),
+    [
+        ("listeners=PLAINTEXT://h:1", False),
+        ("listeners=SSL://h:1", True),
+        ("sasl.oauthbearer.jwks.endpoint.url=https://h/keys", True),
+    ],
+)
 def test_modules_of_a_node_have_tls_only_if_the_settings_mention_it(
-    tmp_path: Path, has_tls: bool
+    tmp_path: Path, setting: str, has_tls: bool
 ) -> None:
     """uvloop copies names of `ssl` when it is imported: without TLS it copies unusable ones."""
     path = tmp_path / "node.properties"
-    path.write_text("listeners=SSL://h:1\n" if has_tls else "listeners=PLAINTEXT://h:1\n")
+    path.write_text(f"{setting}\n")
     code = """
 import sys
 import quorumlog.node.preloaded, asyncio.sslproto, aiohttp.connector
