@@ -159,17 +159,23 @@ def _asked(name: str) -> str:
 
 
 def resolve(
-    bootstrap: str | None, directory: Path = DEFAULT_DIR, access: Access = NOTHING
+    bootstrap: str | None,
+    directory: Path = DEFAULT_DIR,
+    access: Access = NOTHING,
+    *,
+    option: str = "--bootstrap",
 ) -> dict[str, Any]:
     """Return the arguments of a client: addresses, TLS and login.
 
     Without any of the options, the client may do everything in the cluster of `directory`. Ends the
-    command if that cluster is down.
+    command if that cluster is down. `option`: the name of the option `bootstrap`, for its errors.
     """
     options = access.options()
-    bootstrap = bootstrap or options.pop("bootstrap_servers", None)
+    of_file = options.pop("bootstrap_servers", None)
+    source = "bootstrap.servers of the file" if bootstrap is None else option
+    bootstrap = of_file if bootstrap is None else bootstrap  # an empty one names no cluster
     if bootstrap is not None:
-        return {**options, "bootstrap_servers": _listening(bootstrap)}
+        return {**options, "bootstrap_servers": _listening(bootstrap, source)}
     from quorumlog.cluster import LocalCluster
     from quorumlog.cluster.layout import CLUSTER_FILE
 
@@ -183,15 +189,16 @@ def resolve(
     return {**options, "bootstrap_servers": cluster.bootstrap} if options else cluster.own_client()
 
 
-def _listening(bootstrap: str) -> str:
+def _listening(bootstrap: str, source: str = "--bootstrap") -> str:
     """Return the addresses. Ends the command if every one refuses connections for a second.
 
-    A client waits longer, for brokers that start later; a command must answer quickly.
+    A client waits longer, for brokers that start later; a command must answer quickly. `source`:
+    the option that has the addresses.
     """
     try:
         places = addresses(bootstrap)
     except ValueError as error:
-        fail(str(error), EXIT_FAILED)
+        fail(str(error).replace("bootstrap_servers", source, 1), EXIT_USAGE)
     deadline_s = monotonic() + _REFUSED_MAX_S
     while all(_refuses(*place) for place in places):
         if monotonic() > deadline_s:

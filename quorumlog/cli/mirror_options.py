@@ -150,4 +150,4 @@ def _side(option: str, bootstrap: str | None, of_file: str, file: Path | None) -
         fail(
             f"{option} is missing: name the brokers there, or in the file of {of_file}", EXIT_USAGE
         )
-    return resolve(bootstrap, access=access)
+    return resolve(bootstrap, access=access, option=option)

@@ -123,8 +123,10 @@ def test_addresses_that_refuse_are_named_without_a_client_that_tries_on(
     assert command(*words, *servers, status=EXIT_FAILED) == (
         "quorumlog: connection refused by 127.0.0.1:1, 127.0.0.1:2: no process listens there\n"
     )
-    said = command(*words, "--bootstrap", "127.0.0.1", status=EXIT_FAILED)
-    assert "'127.0.0.1' is not host:port" in said
+    said = command(*words, "--bootstrap", "127.0.0.1", status=EXIT_USAGE)
+    assert "--bootstrap: '127.0.0.1' is not host:port" in said
+    said = command(*words, "--bootstrap", "", status=EXIT_USAGE)  # as of an unset variable
+    assert "--bootstrap must name at least one host:port" in said
 
 
 def test_json_behind_two_dashes_is_no_option(

@@ -29,6 +29,8 @@ GENERATION = Generation(
         ([], "--topic is missing"),
         (["--topic", "t"], "--from is missing: name the brokers there, or in the file of"),
         (["--topic", "t", "--from", "{}"], "--to is missing"),
+        (["--topic", "t", "--from", "{}", "--to", "h"], "--to: 'h' is not host:port"),
+        (["--topic", "t", "--from", "", "--to", "{}"], "--from must name at least one host:port"),
         (["--topic", "(", "--from", "{}", "--to", "{}"], "'(' is no regular expression"),
         (["--topic", "t", "--from", "{}", "--to", "{}", "--alias", "a b"], "alias 'a b'"),
         (
