@@ -75,12 +75,6 @@ class _Ask(NamedTuple):
     offset: int
     leader: Leader
 
-    @property
-    def asked(self) -> Asked:
-        """The position in the fetch."""
-        _, leader_epoch, topic_id = self.leader
-        return Asked(topic_id, self.offset, leader_epoch, self.position.fetch_epoch)
-
 
 class Fetcher:
     """The fetches and offset lookups of one consumer.
@@ -342,7 +336,10 @@ class Fetcher:
     # --- fetches ---
 
     async def _fetch(self, connection: KafkaConnection, broker_id: int, asks: list[_Ask]) -> None:
-        wanted = {ask.position.topic_partition: ask.asked for ask in asks}
+        wanted = {
+            position.topic_partition: Asked(topic_id, offset, leader_epoch, position.fetch_epoch)
+            for position, offset, (_, leader_epoch, topic_id) in asks
+        }
         session = self._sessions.setdefault(broker_id, FetchSession())
         max_wait_ms = self._settings.fetch_max_wait_ms
         if self._leaves_out_full(broker_id):
@@ -350,7 +347,7 @@ class Fetcher:
         outstanding = self._stalls.begin(broker_id, wanted, wait_ms=max_wait_ms)
         try:
             version = connection.version_for(FetchRequest)
-            if any(ask.leader.topic_id == ZERO_TOPIC_ID for ask in asks):
+            if ZERO_TOPIC_ID in {asked.topic_id for asked in wanted.values()}:
                 version = min(version, NAMED_TOPICS_MAX)
             fetch = session.next_fetch(wanted, has_ids=version > NAMED_TOPICS_MAX)
             request = self._request(fetch, wanted, max_wait_ms, self._rack(asks))
@@ -420,6 +417,8 @@ class Fetcher:
 
     def _rack(self, asks: list[_Ask]) -> str:
         """Return the client's rack; "" while the leader itself must serve one of the partitions."""
+        if not self._settings.client_rack:
+            return ""
         now_ms = self._cluster.now_ms()
         is_near = all(ask.position.leader_until_ms <= now_ms for ask in asks)
         return self._settings.client_rack if is_near else ""
