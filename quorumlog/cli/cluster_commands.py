@@ -82,7 +82,8 @@ Port = Annotated[
         metavar="PORT",
         min=0,
         help="Kafka port of the first node; the next nodes count up. Each control port is "
-        f"{CONTROL_PORT_STEP} above. 0: any free ports. Default: {_PORT}.",
+        f"{CONTROL_PORT_STEP} above; above 32767, a connection of this machine may have it. "
+        f"0: any free ports. Default: {_PORT}.",
     ),
 ]
 FirstId = Annotated[
@@ -304,12 +305,18 @@ def _refuse_another(
 
 
 def _announce(cluster: LocalCluster, ready_s: float, directory: Path, *, json: bool) -> None:
+    """Print the addresses. A cluster that was to run in the foreground is stopped on an error."""
     described = _describe(cluster, ready_s)
-    if json:
-        document(described)
-    else:
-        _print_ready(described, ready_s)
-        security_options.print_security(cluster)
+    try:
+        if json:
+            document(described)
+        else:
+            _print_ready(described, ready_s)
+            security_options.print_security(cluster)
+    except BaseException:  # as of `up | head`
+        if not cluster.is_detached:
+            cluster.stop()
+        raise
     if cluster.is_detached:
         say(f"stop it with: quorumlog down --dir {directory}")
 

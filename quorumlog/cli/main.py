@@ -303,25 +303,21 @@ def _not_loaded() -> None:
 def main() -> None:
     """Run the command line. A usage error ends with status 64, as `sysexits.h` has it."""
     arguments = sys.argv[1:]
-    if arguments[:1] == ["--version"]:
-        from quorumlog import __version__
-
-        sys.stdout.write(f"{__version__}\n")
-        sys.exit()
     _open_what_is_closed()
     interrupt = signal.getsignal(signal.SIGINT)
     if interrupt == signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # while loading: no traceback of an import
+    is_version = arguments[:1] == ["--version"]
     completed = _completed()
     if arguments[:1] == ["up"] and not completed and "--help" not in arguments:
         from quorumlog.cluster import forked
 
         forked.prepare()  # before the command is loaded: both cores import
-    app = build_app(completed or arguments)
+    app = None if is_version else build_app(completed or arguments)
     if interrupt == signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupt)
     try:
-        status = _run(app, arguments or ["--help"])
+        status = _print_version() if app is None else _run(app, arguments or ["--help"])
         sys.stdout.flush()
     except BrokenPipeError:  # `quorumlog status | true`: the reader has closed the pipe
         _drop_stdout()
@@ -333,6 +329,13 @@ def main() -> None:
         sys.stderr.write(f"quorumlog: cannot write the output: {error.strerror}\n")
         sys.exit(_status_without_output(arguments))
     sys.exit(status)
+
+
+def _print_version() -> int:
+    from quorumlog import __version__
+
+    sys.stdout.write(f"{__version__}\n")
+    return 0
 
 
 def _run(app: "Typer", arguments: list[str]) -> int:

@@ -4,6 +4,7 @@ With --json, stdout holds exactly one document, also when the command fails: {"e
 """
 
 import json
+import select
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -100,7 +101,16 @@ def one_line_errors(*kinds: type[Exception], status: int = EXIT_FAILED) -> Itera
     try:
         yield
     except kinds as error:
+        if isinstance(error, BrokenPipeError) and is_stdout_closed():
+            raise  # `main` ends the command without a word
         fail(text_of(error), status)
+
+
+def is_stdout_closed() -> bool:
+    """Return whether the reader of stdout has closed its end, as `head` does."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 @contextmanager

@@ -31,7 +31,7 @@ def checked_all(given: Iterable[T], kind: type[T], name: str) -> list[T]:
     """Return `given` as a list. Raises TypeError for an item that is not a `kind`."""
     listed = list(_iterable(given, f"a list of {name}"))
     for one in listed:
-        if not isinstance(one, kind):
+        if not isinstance(one, kind) or (kind is int and isinstance(one, bool)):
             raise TypeError(f"must be a list of {name}, not of {one!r}")
     return listed
 
@@ -122,6 +122,13 @@ def checked_time(time: datetime | int) -> int:
     if not 0 <= time <= INT64_MAX:
         raise ValueError(f"a time is milliseconds since 1970: {time}")
     return time
+
+
+def checked_number(number: int, name: str) -> int:
+    """Return `number`. Raises TypeError unless it is an int; True and False are none."""
+    if not _is_int(number):
+        raise TypeError(f"{name} is an int, not {number!r}")
+    return number
 
 
 def checked_max_records(max_records: int) -> int:

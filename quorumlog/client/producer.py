@@ -393,13 +393,14 @@ class Producer(AsyncClient[_Opened], Generic[KeyT, ValueT]):
                 partition = topic.sticky_partition(size, random_fraction)
             else:
                 partition = partition_for_key(key, topic.count)
-        place: Any = partition  # a Choice is no key of `queues`
-        return topic.queues.get(place) or self._queue(name, topic, place)
+        elif type(partition) is not int:  # a Choice; and True would find the queue of 1
+            return self._queue(name, topic, partition)
+        return topic.queues.get(partition) or self._queue(name, topic, partition)
 
     def _queue(self, name: str, topic: TopicQueues, partition: int | Choice) -> PartitionQueue:
         if callable(partition):
             return self._queue_for(topic, name, partition(topic), None, 0)
-        if not isinstance(partition, int):
+        if not isinstance(partition, int) or isinstance(partition, bool):
             raise TypeError(f"partition is an int or None, not {type(partition).__name__}")
         if not 0 <= partition < topic.count:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

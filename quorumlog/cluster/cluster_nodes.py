@@ -298,9 +298,10 @@ class ClusterNodes:
         for address, what in wanted.items():
             found = ports.obstacle(*host_and_port(address))
             if found is not None:
+                is_of_port = address in {kafka, node.control, node.internal}
                 raise ClusterError(
                     f"{address} (node {node.id}, {what}): {found.reason}; "
-                    f"{self._way_out(found.pid, address in {kafka, node.control, node.internal})}"
+                    f"{self._way_out(found.pid, is_of_port)}"
                 )
 
     def _way_out(self, pid: int | None, is_of_port: bool) -> str:
@@ -312,7 +313,11 @@ class ClusterNodes:
                     f"it is {entry.name} of the cluster in {entry.directory}; "
                     f"`quorumlog down --dir {entry.directory}` stops that{other}"
                 )
-        other = "choose another --port" if is_of_port else "give its --listener another port"
+        low = ports.connection_ports()[:1]
+        below = f", below {low[0] - layout.CONTROL_PORT_STEP}" if low and pid is None else ""
+        other = (
+            f"choose another --port{below}" if is_of_port else "give its --listener another port"
+        )
         return other if self.is_new else "free it, then try again"
 
     def start_node(

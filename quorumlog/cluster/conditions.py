@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 from quorumlog.cluster.cluster_status import NodeState, View, leader_lack
 from quorumlog.cluster.errors import InvalidArgument
+from quorumlog.cluster.shape import require_numbers
 
 GROUP_STATES: Final = (
     "Stable", "Empty", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling",
@@ -157,6 +158,9 @@ def of_arguments(
             raise InvalidArgument(f"{given[0]} needs a {noun}: give {noun}=NAME, too")
     if topic is None and partition is not None:
         raise InvalidArgument("partition needs a topic: give topic=NAME, too")
+    require_numbers(
+        leader=None if isinstance(leader, str) else leader, leader_moved_from=moved_from
+    )
     _require_counts(partition=partition, members=members, isr=isr, committed=committed)
     if isinstance(leader, str) and leader != ANY:
         raise InvalidArgument(f"leader={leader!r}: the id of a node, or 'any'")
@@ -188,6 +192,7 @@ def of_arguments(
 
 def _require_counts(**counts: int | str | None) -> None:
     """Raise InvalidArgument for a number below 0, for which a wait would never end."""
+    require_numbers(**{name: n for name, n in counts.items() if not isinstance(n, str)})
     for name, count in counts.items():
         if isinstance(count, int) and count < 0:
             raise InvalidArgument(f"{name}={count}: it is 0 or above")

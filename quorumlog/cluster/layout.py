@@ -29,7 +29,7 @@ from quorumlog.cluster.files import make_secret, replace_file, secret_file
 from quorumlog.cluster.node_listeners import NodeListener
 from quorumlog.cluster.ports import free_ports
 from quorumlog.cluster.security import ClusterSecurity
-from quorumlog.cluster.shape import BROKER, CONTROLLER
+from quorumlog.cluster.shape import BROKER, CONTROLLER, require_numbers
 
 CLUSTER_FILE: Final = "cluster.json"
 RESTORING_FILE: Final = "restoring.json"  # a restore of a snapshot is to be completed
@@ -124,7 +124,7 @@ class ClusterSpec:
     def node(self, node_id: int) -> NodeSpec:
         """Return one node. Raises ClusterError with the existing ids."""
         for node in self.nodes:
-            if node.id == node_id:
+            if node.id == node_id and not isinstance(node_id, bool):
                 return node
         known = ", ".join(str(node.id) for node in self.nodes)
         raise ClusterError(f"there is no node {node_id}; this cluster has {known}")
@@ -154,6 +154,7 @@ def plan(
     loopback: all nodes are on this machine. `advertised`, `listeners`: see `node_listeners`;
     `protection`: see `security`; `racks`: of each node. Raises InvalidArgument.
     """
+    require_numbers(port=port, first_id=first_id)
     count, host = len(roles), host.strip("[]")
     control_host = node_listeners.control_host(host)
     if not 0 <= first_id <= LAST_ID - count:

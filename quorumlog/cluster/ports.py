@@ -128,10 +128,26 @@ def obstacle(host: str, port: int) -> Obstacle | None:
                 return Obstacle(str(error.strerror or error))
             process = listener(port)
             if process is None:
-                return Obstacle("in use")
+                return Obstacle(f"in use{_by_a_connection(port)}")
             pid, command = process
             return Obstacle(f"in use by process {pid} ({command})", pid)
     return None
+
+
+def connection_ports(file: Path = _PROC / "sys/net/ipv4/ip_local_port_range") -> range:
+    """Return the ports that the system gives to outgoing connections; empty: they are unknown."""
+    try:
+        first, last = map(int, file.read_text().split())
+    except (OSError, ValueError):  # not Linux
+        return range(0)
+    return range(first, last + 1)
+
+
+def _by_a_connection(port: int) -> str:
+    theirs = connection_ports()
+    if port not in theirs:
+        return ""
+    return f", as by a connection, which gets a port from {theirs[0]} to {theirs[-1]}"
 
 
 def listener(port: int, *, proc: Path = _PROC) -> tuple[int, str] | None:

@@ -35,6 +35,8 @@ class _Unreachable(ClusterError):
 
 def in_ms(days: float, hours: float, minutes: float, seconds: float, ms: float) -> int:
     """Return a duration in ms. Raises InvalidArgument unless it is above 0."""
+    if any(isinstance(one, bool) for one in (days, hours, minutes, seconds, ms)):
+        raise InvalidArgument("an advance is by numbers, such as days=7: not by True or False")
     total = ms + 1000 * (seconds + 60 * (minutes + 60 * (hours + 24 * days)))
     if not isfinite(total) or int(total) <= 0:
         raise InvalidArgument(

@@ -187,11 +187,22 @@ def _require_known(name: str) -> None:
         raise InvalidArgument(str(error)) from error
 
 
+def _require_one_directory(directory: Path) -> None:
+    """Raise InvalidArgument for a path that would be several in `log.dirs`, or several lines."""
+    path = str(directory.resolve())
+    if "," in path or not path.isprintable():
+        raise InvalidArgument(
+            f"the directory {path!r} has a comma or a control character in its path, which separate"
+            " the directories of log.dirs; choose another one"
+        )
+
+
 def check(directory: Path, spec: ClusterSpec) -> list[str]:
     """Check every node's settings; return the names without effect here, sorted.
 
     Raises InvalidArgument, with the setting's name. The environment counts, as it does for a node.
     """
+    _require_one_directory(directory)
     from quorumlog.node import config  # slow: it loads the settings classes of all parts of a node
 
     environment = config.from_environment(os.environ)

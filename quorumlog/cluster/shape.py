@@ -30,6 +30,7 @@ class ClusterShape:
     racks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        require_numbers(nodes=self.nodes, controllers=self.controllers, brokers=self.brokers)
         if self.controllers is None and self.brokers is None:
             if self.nodes < 1:
                 raise InvalidArgument(f"--nodes {self.nodes}: at least one is needed")
@@ -78,6 +79,13 @@ class ClusterShape:
             *([] if self.nodes == ClusterShape().nodes else ["--nodes", str(self.nodes)]),
             *racks,
         ]
+
+
+def require_numbers(**given: object) -> None:
+    """Raise InvalidArgument for an argument that is neither a whole number nor None."""
+    for name, number in given.items():
+        if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
+            raise InvalidArgument(f"{name}={number!r}: it is a whole number")
 
 
 def read_racks(given: str | Sequence[str] | None) -> tuple[str, ...]:

@@ -136,9 +136,10 @@ WORDS: Final = {"True": "VALID", "False": "INVALID", "unknown": "UNKNOWN"}
 
 def forget_attempt(item: pytest.Item) -> None:
     """Forget an earlier attempt at the same test: its fixtures are made anew."""
-    for key in (TRIAL, CLUSTERS):
-        if key in item.stash:
-            del item.stash[key]
+    if TRIAL in item.stash:
+        del item.stash[TRIAL]
+    if CLUSTERS in item.stash:
+        del item.stash[CLUSTERS]
 
 
 def seed_of(item: pytest.Item, of_mark: int | None) -> int:

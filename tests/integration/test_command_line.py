@@ -1,5 +1,6 @@
 """The command line as a person and a script use it: real commands, a real cluster."""
 
+import os
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -110,6 +111,20 @@ def test_node_0_is_a_node_like_the_others(shell: Shell) -> None:
     again = shell.json("up", "--detach")  # its id is kept
     assert [node["id"] for node in again["nodes"]] == [0, 1, 2]
     assert shell.json("down")["stopped"] == [0, 1, 2]
+
+
+def test_a_closed_pipe_ends_a_cluster_without_a_word(shell: Shell) -> None:
+    for words in (["up", "--nodes", "1", "--port", "0"], ["status"], ["up", "--json"]):
+        reader, writer = os.pipe()
+        os.close(reader)  # as `head` does
+        try:
+            done = subprocess.run(
+                shell.command(*words), stdout=writer, stderr=subprocess.PIPE, check=False
+            )
+        finally:
+            os.close(writer)
+        assert (done.returncode, done.stderr) == (1, b""), words
+        assert LocalCluster.open(shell.directory).running() == []
 
 
 @pytest.fixture

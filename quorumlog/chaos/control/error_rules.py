@@ -52,6 +52,7 @@ def answer_of(
     limits = [name for name, value in given.items() if value is not None]
     if len(limits) > 1:
         raise ValueError(f"{' and '.join(limits)}: give one of times, probability and on_call")
+    _require_no_bools(**given)
     for name in ("times", "on_call"):
         if (value := given[name]) is not None and value < 1:
             raise ValueError(f"{name} = {value}: it must be at least 1")
@@ -84,7 +85,14 @@ def _error_name(error: str | int) -> str:
         raise ValueError(f"no error has the number {error}") from None
 
 
+def _require_no_bools(**given: object) -> None:
+    for name, value in given.items():
+        if isinstance(value, bool):
+            raise ValueError(f"{name} = {value}: it is a number")  # noqa: TRY004 - as all mistakes
+
+
 def _filters(topic: str | None, partition: int | None, client_id: str | None) -> dict[str, Any]:
+    _require_no_bools(partition=partition)
     if topic == "" or client_id == "":
         name = "topic" if topic == "" else "client_id"
         raise ValueError(f"{name} = '': leave it out for any {name}")

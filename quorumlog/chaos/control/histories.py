@@ -64,7 +64,7 @@ class _History:
         self.micros: Final = sorted(checker.micros) or IN_TXN  # of transactions
         self.is_of_log: Final = _SEND in checker.operations
         self.lock: Final = threading.Lock()
-        self.values: Final = RecordedValues()
+        self.values = RecordedValues()
         self.open: dict[int, str] = {}  # process -> its unfinished operation
         self.keys: Final[set[str]] = set()
         self.next_process = 0
@@ -72,6 +72,12 @@ class _History:
         self.is_closed = False
         self.verdict: dict[str, Any] | None = None
         self.error: Exception | None = None  # of the attempt to judge it
+
+    def release(self) -> None:
+        """Release the state of the operations: a server may judge thousands of histories."""
+        self.values = type(self.values)()
+        self.open = {}
+        self.keys.clear()
 
 
 class Histories:
@@ -167,6 +173,8 @@ class Histories:
                     history.error = error
                     history.writer.close(finished=False)
                     raise
+                finally:
+                    history.release()
             return history.verdict
 
     def note(self, f: str, node: str, details: str) -> None:

@@ -441,7 +441,7 @@ class ManualNemesis:
     def _named(self, target: int | Sequence[int]) -> NodeIds:
         named = (target,) if isinstance(target, int) else tuple(dict.fromkeys(target))
         for node_id in named:
-            if node_id not in self._back_end.node_ids:
+            if isinstance(node_id, bool) or node_id not in self._back_end.node_ids:
                 there_are = names(self._back_end.node_ids)
                 raise NoSuchNode(f"there is no node {node_id}; this cluster has {there_are}")
         return named

@@ -264,7 +264,10 @@ class AnswerBook:
         return seen.setdefault(key, [0]) if key in seen or len(seen) < _SEEN_MAX else [0]
 
     def tallies(self) -> dict[str, dict[str, Any]]:
-        """Return by rule id: `matched`, `answered`, and `seen` since then: [API, client, count]."""
+        """Return by rule id: `matched`, `answered`, and `seen` since then: [API, client, count].
+
+        An ended rule that has matched requests has seen nothing: its counts suffice.
+        """
         return {
             rule_id: {
                 "matched": rule.matched,
@@ -272,7 +275,7 @@ class AnswerBook:
                 "seen": [
                     [*key, count - rule.seen_before.get(key, 0)]
                     for key, [count] in sorted(self._seen.items())
-                    if count > rule.seen_before.get(key, 0)
+                    if count > rule.seen_before.get(key, 0) and (rule.links or not rule.matched)
                 ],
             }
             for rule_id, rule in self._rules.items()

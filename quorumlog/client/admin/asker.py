@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from quorumlog.backoff import Backoff
 from quorumlog.chance import random_fraction
+from quorumlog.client.checks import checked_number
 from quorumlog.client.core.absences import listed
 from quorumlog.client.core.topic_partitions import by_topic
 from quorumlog.client.core.waits import Wait
@@ -63,6 +64,7 @@ class Asker:
         )
 
     async def _check_broker(self, broker_id: int) -> None:
+        checked_number(broker_id, "a broker id")
         if broker_id not in self.cluster.metadata.nodes:
             await self.cluster.next_update()  # it may have registered since
         nodes = self.cluster.metadata.nodes

@@ -7,7 +7,7 @@ from quorumlog.addresses import address_text
 from quorumlog.client import descriptions as about
 from quorumlog.client.admin import topics
 from quorumlog.client.admin.asker import Asker, left_out
-from quorumlog.client.checks import checked_all, checked_partitions
+from quorumlog.client.checks import checked_all, checked_number, checked_partitions
 from quorumlog.client.core.topic_partitions import by_topic
 from quorumlog.client.errors import KafkaError
 from quorumlog.client.io.cluster import check, labelled
@@ -81,7 +81,9 @@ def _replica(state: describe_quorum_.ReplicaState) -> about.QuorumReplica:
 
 async def unregister(asker: Asker, broker_id: int) -> None:
     """See Admin.unregister_broker."""
-    await asker.ask(UnregisterBrokerRequest(broker_id=broker_id), changes=True)
+    await asker.ask(
+        UnregisterBrokerRequest(broker_id=checked_number(broker_id, "a broker id")), changes=True
+    )
 
 
 async def log_dirs(
@@ -167,7 +169,7 @@ async def add_voter(asker: Asker, voter_id: int, directory_id: bytes, address: s
     """See Admin.add_raft_voter."""
     host, port = _parsed_address(address)
     request = AddRaftVoterRequest(
-        voter_id=voter_id,
+        voter_id=checked_number(voter_id, "a voter id"),
         voter_directory_id=_checked_directory(directory_id),
         listeners=[Listener(name=LISTENER_NAME, host=host, port=port)],
         timeout_ms=int(asker.settings.default_api_timeout_ms),
@@ -178,7 +180,8 @@ async def add_voter(asker: Asker, voter_id: int, directory_id: bytes, address: s
 async def remove_voter(asker: Asker, voter_id: int, directory_id: bytes) -> None:
     """See Admin.remove_raft_voter."""
     request = RemoveRaftVoterRequest(
-        voter_id=voter_id, voter_directory_id=_checked_directory(directory_id)
+        voter_id=checked_number(voter_id, "a voter id"),
+        voter_directory_id=_checked_directory(directory_id),
     )
     await asker.ask(request, changes=True)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from quorumlog.client import descriptions as about
 from quorumlog.client.admin.asker import Asker, check_all
-from quorumlog.client.checks import checked_partitions
+from quorumlog.client.checks import checked_all, checked_partitions
 from quorumlog.client.core.topic_partitions import by_topic
 from quorumlog.client.io.cluster import QUESTION_TIMEOUT_MS, check
 from quorumlog.wire.codec.identifiers import TopicPartition
@@ -45,7 +45,8 @@ async def alter(asker: Asker, replicas: Mapping[TopicPartition, Sequence[int] | 
 
 def _target(index: int, replicas: Sequence[int] | None) -> alter_.ReassignablePartition:
     return alter_.ReassignablePartition(
-        partition_index=index, replicas=None if replicas is None else list(replicas)
+        partition_index=index,
+        replicas=None if replicas is None else checked_all(replicas, int, "broker ids"),
     )
 
 

@@ -7,7 +7,13 @@ from typing import Final, get_args
 from quorumlog.client import descriptions as about
 from quorumlog.client.admin.asker import Asker
 from quorumlog.client.admin.configs import as_text
-from quorumlog.client.checks import checked_all, checked_mapping, checked_names, checked_partitions
+from quorumlog.client.checks import (
+    checked_all,
+    checked_mapping,
+    checked_names,
+    checked_number,
+    checked_partitions,
+)
 from quorumlog.client.core.metadata_cache import MetadataCache, PartitionView
 from quorumlog.client.core.topic_partitions import by_topic
 from quorumlog.client.descriptions import Election
@@ -47,11 +53,12 @@ async def create(asker: Asker, topics: Iterable[about.NewTopic], *, validate_onl
 def _creatable(topic: about.NewTopic) -> create_topics_.CreatableTopic:
     return create_topics_.CreatableTopic(
         name=topic.name,
-        num_partitions=topic.num_partitions,
-        replication_factor=topic.replication_factor,
+        num_partitions=checked_number(topic.num_partitions, "num_partitions"),
+        replication_factor=checked_number(topic.replication_factor, "replication_factor"),
         assignments=[
             create_topics_.CreatableReplicaAssignment(
-                partition_index=index, broker_ids=list(replicas)
+                partition_index=checked_number(index, "a partition"),
+                broker_ids=checked_all(replicas, int, "broker ids"),
             )
             for index, replicas in topic.assignments.items()
         ],
@@ -82,19 +89,23 @@ async def grow(
     """See Admin.create_partitions."""
     topics = []
     for name, wanted in checked_mapping(counts, "topic to number of partitions").items():
-        if isinstance(wanted, int):
+        if isinstance(wanted, int) and not isinstance(wanted, bool):
             wanted = about.NewPartitions(wanted)  # noqa: PLW2901 - the same, spelt out
         if not isinstance(wanted, about.NewPartitions):
             raise TypeError(f"{name}: must be an int or NewPartitions, not {wanted!r}")
         assignments = None
         if wanted.assignments:
             assignments = [
-                create_partitions_.CreatePartitionsAssignment(broker_ids=list(replicas))
+                create_partitions_.CreatePartitionsAssignment(
+                    broker_ids=checked_all(replicas, int, "broker ids")
+                )
                 for replicas in wanted.assignments
             ]
         topics.append(
             create_partitions_.CreatePartitionsTopic(
-                name=name, count=wanted.total_count, assignments=assignments
+                name=name,
+                count=checked_number(wanted.total_count, "total_count"),
+                assignments=assignments,
             )
         )
     request = create_partitions_.CreatePartitionsRequest(

@@ -117,7 +117,7 @@ class Batch:
 
 def check_timestamp(timestamp_ms: int) -> None:
     """Raise TypeError or ValueError if a record cannot have this timestamp."""
-    if not isinstance(timestamp_ms, int):
+    if not isinstance(timestamp_ms, int) or isinstance(timestamp_ms, bool):
         raise TypeError(f"timestamp_ms is an int, not {type(timestamp_ms).__name__}")
     if not 0 <= timestamp_ms <= TIMESTAMP_MAX_MS:
         raise ValueError(f"timestamp_ms is {timestamp_ms}: not milliseconds since 1970")

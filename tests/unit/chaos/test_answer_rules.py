@@ -231,20 +231,6 @@ def test_a_topic_is_known_by_its_id_from_metadata_before_the_rule() -> None:
     assert one.tally() == (1, 1)
 
 
-def test_the_topic_of_a_client_that_asked_long_ago_is_known() -> None:
-    one = Connection()
-    for number in range(100):
-        one.ask(number, metadata.MetadataRequest(topics=None), 12)
-        name, topic_id = (
-            ("orders", TOPIC_ID) if not number else (f"t{number}", bytes([number]) * 16)
-        )
-        topic = metadata.MetadataResponseTopic(name=name, topic_id=topic_id)
-        one.reply(number, metadata.MetadataResponse(topics=[topic]))
-    one.state.impose(LinkRule("r0", (), Answer("Produce", "NOT_LEADER_OR_FOLLOWER", "orders", 0)))
-    assert one.ask(101, to_produce(0), 13) is None
-    assert one.tally() == (1, 1)
-
-
 def test_metadata_reaches_the_broker_without_the_refused_topics() -> None:
     one = Connection(Answer("Metadata", "LEADER_NOT_AVAILABLE", topic="orders"))
     topics = [metadata.MetadataRequestTopic(name=name) for name in ("orders", "bills")]
@@ -310,8 +296,12 @@ def test_the_requests_seen_are_counted_by_api_and_client() -> None:
     one.ask(1, to_produce(0), 9)
     one.ask(2, heartbeat.HeartbeatRequest(), 4)
     one.ask(3, to_produce(0), 9)
-    seen = one.book.tallies()["r0"]["seen"]
-    assert seen == [["Heartbeat", "c", 1], ["Produce", "c", 2]]
+    assert one.book.tallies()["r0"]["seen"] == [["Heartbeat", "c", 1], ["Produce", "c", 2]]
+    one.state.impose(LinkRule("met", (), Observe("Produce")))
+    one.ask(4, to_produce(0), 9)
+    for ended in ("r0", "met"):
+        one.state.lift(ended)
+    assert [len(tally["seen"]) for tally in one.book.tallies().values()] == [2, 0]
 
 
 def test_a_malformed_request_passes() -> None:

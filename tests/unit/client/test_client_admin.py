@@ -126,6 +126,26 @@ async def test_what_is_no_topic_is_refused_before_it_is_sent() -> None:
             await admin.create_topics([NewTopic("new", configs=wrong)])
         with refused("CreateTopics cannot be written", definite=True, code=E.INVALID_REQUEST):
             await admin.create_topics([NewTopic("new", 2**40)])
+        topics: list[Any] = [NewTopic("n", True), NewTopic("n", 1, True)]
+        topics += [
+            NewTopic("n", assignments={0: (1, True)}),
+            NewTopic("n", assignments={True: (1,)}),
+        ]
+        for topic in topics:
+            with pytest.raises(TypeError, match="True"):
+                await admin.create_topics([topic])
+        with pytest.raises(TypeError, match="must be an int or NewPartitions, not True"):
+            await admin.create_partitions({"n": True})
+        with pytest.raises(TypeError, match="must be a list of broker ids, not of True"):
+            await admin.alter_partition_reassignments({T: (True, 2)})
+        for call in (
+            admin.unregister_broker(True),
+            admin.remove_raft_voter(True, bytes(16)),
+            admin.describe_log_dirs([True]),
+            admin.alter_replica_log_dirs(True, {T: "/d"}),
+        ):
+            with pytest.raises(TypeError, match="True"):
+                await call
         assert cluster.seen == []
 
 

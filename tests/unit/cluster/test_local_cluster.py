@@ -126,6 +126,23 @@ def test_a_port_of_another_cluster_is_told_with_the_way_to_stop_it(make: Make) -
             cluster.start()
 
 
+@pytest.mark.parametrize("name", ["nodes", "controllers", "port", "first_id"])
+def test_true_is_no_number(make: Make, name: str) -> None:
+    more: dict[str, Any] = {"brokers": 1} if name == "controllers" else {}
+    with pytest.raises(InvalidArgument, match=f"{name}=True: it is a whole number"):
+        make(**{name: True}, **more)
+
+
+def test_a_path_that_would_be_two_directories_is_refused_before_a_file_is_written(
+    tmp_path: Path,
+) -> None:
+    for name in ("a,b", "a\nb"):
+        directory = tmp_path / name
+        with pytest.raises(InvalidArgument, match="a comma or a control character in its path"):
+            LocalCluster(directory, nodes=1).start()
+        assert not directory.exists()
+
+
 def test_a_port_in_use_is_told_with_its_process_before_anything_is_written(make: Make) -> None:
     with listening() as port:
         first = port - layout.CONTROL_PORT_STEP if port > 20_000 else port

@@ -179,6 +179,25 @@ def test_the_process_that_listens_is_named() -> None:
     assert "assign" in str(ports.obstacle("192.0.2.1", 9092))  # of another machine
 
 
+def test_a_port_of_a_connection_is_said_to_be_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "range"
+    assert ports.connection_ports(table) == range(0)
+    table.write_text("32768\t60999\n")
+    assert ports.connection_ports(table) == range(32_768, 61_000)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as connected,
+    ):
+        port = connected.getsockname()[1]
+        monkeypatch.setattr(ports, "connection_ports", lambda: range(port, port + 2))
+        obstacle = ports.obstacle("127.0.0.1", port)
+    assert obstacle is not None
+    reason = f"in use, as by a connection, which gets a port from {port} to {port + 1}"
+    assert obstacle == ports.Obstacle(reason)
+
+
 def test_a_listener_of_another_user_stays_unnamed(tmp_path: Path) -> None:
     assert ports.listener(9092, proc=tmp_path) is None  # without /proc
     row = "0: 0100007F:2384 00000000:0000 0A 0:0 00:0 0 0 0 777 1"

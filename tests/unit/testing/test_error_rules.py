@@ -130,6 +130,8 @@ def test_a_counter_may_match_nothing(nemesis: ManualNemesis) -> None:
         (("Produce", 7), {"times": 0}, "times = 0: it must be at least 1"),
         (("Produce", 7), {"on_call": 0}, "on_call = 0: it must be at least 1"),
         (("Produce", 7), {"probability": 1.5}, "probability = 1.5: it must be above 0"),
+        (("Produce", 7), {"times": True}, "times = True: it is a number"),
+        (("Produce", 7), {"partition": True, "topic": "t"}, "partition = True: it is a number"),
         (("Produce", 7), {"times": 1, "on_call": 2}, "times and on_call: give one of"),
         (("Produce", 7), {"partition": 0}, "partition 0 without a topic"),
         (("Produce", 7), {"partition": -1, "topic": "t"}, "partition = -1"),

@@ -167,6 +167,8 @@ def test_mistakes_are_told_with_what_there_is(verbs: ManualNemesis) -> None:
         verbs.kill("partition-leder")
     with pytest.raises(NoSuchNode, match="there is no node 7; this cluster has 1,2,3"):
         verbs.kill(7)
+    with pytest.raises(NoSuchNode, match="there is no node True; this cluster has 1,2,3"):
+        verbs.kill(True)
     verbs.kill("all")
     with pytest.raises(NoSuchNode, match="no node that runs is any: none running"):
         verbs.kill()
@@ -296,16 +298,16 @@ def test_a_node_that_two_faults_hold_leaves_its_state_with_the_last(
     with verbs.inflicted("pause", [1, 2]):
         with verbs.paused([1, 3]):
             pass
-        assert back_end.done[-1] == ("resume", (3,))
+        assert back_end.done[-1:] == [("resume", (3,))]
         with verbs.inflicted("pause", 2):
             pass
-        assert back_end.done[-1] == ("pause", (2,))
-    assert back_end.done[-1] == ("resume", (1, 2))
+        assert back_end.done[-1:] == [("pause", (2,))]
+    assert back_end.done[-1:] == [("resume", (1, 2))]
     with verbs.paused(1):
         with verbs.paused(1):
             pass
-        assert back_end.done[-1] == ("pause", (1,))
-    assert back_end.done[-1] == ("resume", (1,))
+        assert back_end.done[-1:] == [("pause", (1,))]
+    assert back_end.done[-1:] == [("resume", (1,))]
     assert [details for f, _, details in rows if f == "resume"] == [
         "#2 pause",
         "#5 pause",
@@ -314,7 +316,7 @@ def test_a_node_that_two_faults_hold_leaves_its_state_with_the_last(
     verbs.pause(1)
     with verbs.paused(1):
         verbs.resume(1)  # a verb undoes all that was done to the node
-    assert back_end.done[-1] == ("resume", (1,))
+    assert back_end.done[-1:] == [("resume", (1,))]
 
 
 def test_a_block_within_another_gives_back_the_amount(
