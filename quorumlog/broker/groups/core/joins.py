@@ -5,7 +5,6 @@ support none of its protocols. Sources: KIP-345 (static members), KIP-394 (a mem
 assigned id), KIP-814.
 """
 
-from dataclasses import replace
 from typing import Final
 
 from quorumlog.broker.groups.core.group import Group, GroupState, Member
@@ -17,6 +16,7 @@ from quorumlog.broker.groups.core.requests import Join, JoinResult
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.errors import MalformedFrame
+from quorumlog.wire.codec.message import replaced
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000  # the longest wait of a new member's first join
 
@@ -227,7 +227,7 @@ class Joins:
         assignments = {key: member.assignment for key, member in group.members.items()}
         stored = group.to_stored(assignments, group.state_since_ms)
         members = [
-            replace(
+            replaced(
                 member,
                 member_id=new_id,
                 rebalance_timeout_ms=join.rebalance_timeout_ms,
@@ -239,7 +239,7 @@ class Joins:
             for member in stored.members
         ]
         leader = new_id if stored.leader == old_id else stored.leader
-        stored = replace(stored, members=members, leader=leader)
+        stored = replaced(stored, members=members, leader=leader)
         self._outbox.append((GroupRecord(group_id=group.group_id, stored=stored),), done)
 
     def _rename(self, group: Group, old_id: str, new_id: str) -> Member:
