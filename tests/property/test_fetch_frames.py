@@ -91,7 +91,7 @@ def test_a_repeatable_fetch_is_sent_as_any_other(version: int) -> None:
     for seed in range(tries(40)):
         draw = random.Random(seed)
         request = random_message(draw, FetchRequest, version)
-        fields = {name: getattr(request, name) for name in FetchRequest.__slots__}
+        fields = {one.name: getattr(request, one.name) for one in FetchRequest.FIELDS}
         repeatable = RepeatableFetch(**fields)
         for correlation_id in range(6):
             client_id = "é" if correlation_id < 4 else None

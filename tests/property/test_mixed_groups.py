@@ -33,6 +33,7 @@ from quorumlog.chaos.mutants.consumer_groups import MIXED_GROUPS
 from quorumlog.client.core.group_protocol import decode_assignment, encode_assignment
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.message import replaced
 from tests.support.groups.consumer.classic import (
     classic_beat,
     classic_join,
@@ -397,7 +398,7 @@ class LastAssignmentsAreATarget(ConsumerGroups):
 
     def _with_hash(self, record: LogRecord) -> LogRecord:
         if isinstance(record, ConsumerGroupRecord) and isinstance(record.value, GroupValue):
-            value = replace(record.value, metadata_hash=self.topics.metadata_hash(["t"]))
+            value = replaced(record.value, metadata_hash=self.topics.metadata_hash(["t"]))
             return replace(record, value=value)
         return record
 

@@ -47,6 +47,7 @@ from quorumlog.broker.groups.core.requests import (
 )
 from quorumlog.chaos.mutants.mutant import Mutants
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.message import replaced
 
 CONSUMER_GROUPS: Final = Mutants("groups")
 MIXED_GROUPS: Final = Mutants("groups")
@@ -329,7 +330,7 @@ class _FreesTheUnrevoked(ConsumerGroups):
 def _stable(record: LogRecord) -> LogRecord:
     match record:
         case ConsumerGroupRecord(value=CurrentAssignmentValue() as value):
-            stable = replace(value, state=MemberState.STABLE, partitions_pending_revocation=[])
+            stable = replaced(value, state=MemberState.STABLE, partitions_pending_revocation=[])
             return replace(record, value=stable)
         case _:
             return record
@@ -350,11 +351,11 @@ class _BeginsEpochsAnew(ConsumerGroups):
 def _begun_anew(record: LogRecord) -> LogRecord:
     match record:
         case ConsumerGroupRecord(value=GroupValue() as value):
-            return replace(record, value=replace(value, epoch=1))
+            return replace(record, value=replaced(value, epoch=1))
         case ConsumerGroupRecord(value=TargetValue() as value):
-            return replace(record, value=replace(value, assignment_epoch=1))
+            return replace(record, value=replaced(value, assignment_epoch=1))
         case ConsumerGroupRecord(value=CurrentAssignmentValue() as value):
-            epochs = replace(value, member_epoch=1, previous_member_epoch=1)
+            epochs = replaced(value, member_epoch=1, previous_member_epoch=1)
             return replace(record, value=epochs)
         case _:
             return record
@@ -363,7 +364,7 @@ def _begun_anew(record: LogRecord) -> LogRecord:
 def _emptied(record: LogRecord) -> LogRecord:
     match record:
         case ConsumerGroupRecord(value=CurrentAssignmentValue() as value):
-            return replace(record, value=replace(value, assigned_partitions=[]))
+            return replace(record, value=replaced(value, assigned_partitions=[]))
         case ConsumerGroupRecord(value=TargetMemberValue()):
             return replace(record, value=TargetMemberValue())
         case _:

@@ -15,7 +15,7 @@ from quorumlog.client.assignor import Subscription
 from quorumlog.client.core.topic_partitions import by_topic
 from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.identifiers import TopicPartition
-from quorumlog.wire.codec.message import EMPTY, Buffer, Field, Message
+from quorumlog.wire.codec.message import Buffer, Message, wire
 from quorumlog.wire.codec.messages import (
     consumer_protocol_assignment,
     consumer_protocol_subscription,
@@ -36,22 +36,12 @@ VERSION_BYTES: Final = 2
 class StickyUserData(Message):
     """The user data of Kafka's StickyAssignor, versions 0 and 1; the bytes have no version."""
 
-    __slots__ = ("previous_assignment", "generation_id")  # noqa: RUF023 - in wire order
     VERSIONS = range(2)
     FLEXIBLE_SINCE = 2
-    FIELDS = (
-        Field("previous_assignment", [consumer_protocol_assignment.TopicPartition], "0+"),
-        Field("generation_id", "int32", "1+"),
+    previous_assignment: list[consumer_protocol_assignment.TopicPartition] = wire(
+        [consumer_protocol_assignment.TopicPartition], "0+", default_factory=list
     )
-
-    def __init__(
-        self,
-        *,
-        previous_assignment: list[consumer_protocol_assignment.TopicPartition] = EMPTY,
-        generation_id: int = -1,
-    ) -> None:
-        self.previous_assignment = [] if previous_assignment is EMPTY else previous_assignment
-        self.generation_id = generation_id
+    generation_id: int = wire("int32", "1+", default=-1)
 
 
 def encode_subscription(subscription: Subscription, assignor: str = "") -> bytes:

@@ -53,10 +53,9 @@ def contains(versions: str, version: int) -> bool:
 
 def layout_of(struct: type[Struct], version: int) -> Layout:
     """Return the layout of `struct` in a message of `version`."""
-    sample = struct()
     fields, tagged, absent = [], [], []
     for field in struct.FIELDS:
-        layout = _field_layout(field, version, getattr(sample, field.name))
+        layout = _field_layout(field, version, field.initial())
         if not contains(field.versions, version):
             absent.append(layout)
         elif field.tag is None:

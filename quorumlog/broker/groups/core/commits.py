@@ -1,7 +1,7 @@
 """Checks shared by group requests: group names, and commits with or without a transaction."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from quorumlog.broker.groups.core.records import NAME_BYTES_MAX, OffsetRecord
 from quorumlog.broker.groups.core.requests import (
@@ -12,6 +12,7 @@ from quorumlog.broker.groups.core.requests import (
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.message import replaced
 
 
 def is_group_name(group_id: str, *, may_be_empty: bool) -> bool:
@@ -44,7 +45,7 @@ def decide_commit(
         if len(offset.metadata.encode()) > longest:
             outcomes[where] = ErrorCode.OFFSET_METADATA_TOO_LARGE
             continue
-        committed = replace(offset, commit_timestamp_ms=now_ms)
+        committed = replaced(offset, commit_timestamp_ms=now_ms)
         records.append(OffsetRecord(group_id=group_id, topic_partition=where, committed=committed))
     return DecidedCommit(records=tuple(records), outcomes=outcomes)
 

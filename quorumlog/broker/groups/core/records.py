@@ -18,9 +18,8 @@ from quorumlog.broker.coordination.core.versioned_messages import (
 from quorumlog.broker.groups.core.consumer import records as consumer_records
 from quorumlog.broker.groups.core.consumer.records import ConsumerGroupRecord, RecordKey
 from quorumlog.broker.groups.core.requests import CommittedOffset
-from quorumlog.wire.codec.declared import on_wire, wire
 from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicPartition
-from quorumlog.wire.codec.message import Message, Struct
+from quorumlog.wire.codec.message import Message, Struct, wire
 
 OFFSET_KEY_VERSION: Final = 1
 GROUP_KEY_VERSION: Final = 2
@@ -29,7 +28,6 @@ WITH_TOPIC_ID: Final = 4  # of written offsets with a topic id
 NAME_BYTES_MAX: Final = 32_767  # of any string in a record
 
 
-@on_wire
 class StoredMember(Struct):
     """A member, as committed with its generation."""
 
@@ -43,7 +41,6 @@ class StoredMember(Struct):
     assignment: bytes = wire("bytes", default=b"")
 
 
-@on_wire
 class StoredGroup(Message):
     """A generation, as committed: Stable if it has members, Empty if not. A GroupMetadataValue."""
 
@@ -58,7 +55,6 @@ class StoredGroup(Message):
     FLEXIBLE_SINCE = 4
 
 
-@on_wire
 class _OffsetKey(Message):
     group_id: str = wire("string", default="")
     topic: str = wire("string", default="")
@@ -68,7 +64,6 @@ class _OffsetKey(Message):
     FLEXIBLE_SINCE = OFFSET_KEY_VERSION + 1
 
 
-@on_wire
 class _GroupKey(Message):
     group_id: str = wire("string", "2+", default="")
 

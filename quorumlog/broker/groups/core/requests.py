@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
-from quorumlog.wire.codec.declared import on_wire, wire
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
-from quorumlog.wire.codec.message import ZERO_UUID, Message
+from quorumlog.wire.codec.message import ZERO_UUID, Message, wire
 from quorumlog.wire.codec.transaction_markers import TransactionMarker
 
 R_co = TypeVar("R_co", covariant=True)
@@ -160,7 +159,6 @@ class Leave(GroupRequest[LeaveResult]):
         return LeaveResult(error_code=error_code)
 
 
-@on_wire
 class CommittedOffset(Message):
     """The next offset to consume: an OffsetCommitValue of `__consumer_offsets`. Immutable.
 

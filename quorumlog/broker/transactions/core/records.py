@@ -20,10 +20,9 @@ from quorumlog.broker.transactions.core.states import (
     WITHOUT_TRANSACTION,
     TransactionState,
 )
-from quorumlog.wire.codec.declared import on_wire, wire
 from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.identifiers import NO_EPOCH, NO_PRODUCER_ID, TopicPartition
-from quorumlog.wire.codec.message import Message, Struct
+from quorumlog.wire.codec.message import Message, Struct, wire
 
 KEY_VERSION: Final = 0
 FLEXIBLE_VALUE_VERSION: Final = 1  # written since transaction.version 1
@@ -85,7 +84,6 @@ class TransactionRecord:
     value_version: int = FLEXIBLE_VALUE_VERSION
 
 
-@on_wire
 class _TransactionLogKey(Message):
     transactional_id: str = wire("string", default="")
 
@@ -93,13 +91,11 @@ class _TransactionLogKey(Message):
     FLEXIBLE_SINCE = KEY_VERSION + 1
 
 
-@on_wire
 class _Partitions(Struct):
     topic: str = wire("string", default="")
     partition_ids: list[int] = wire(["int32"], default_factory=list)
 
 
-@on_wire
 class _TransactionLogValue(Message):
     producer_id: int = wire("int64", default=0)
     producer_epoch: int = wire("int16", default=0)

@@ -24,9 +24,8 @@ from quorumlog.broker.groups.core.consumer.partitions import (
     TopicIdPartition,
     partitions_of,
 )
-from quorumlog.wire.codec.declared import on_wire, wire
 from quorumlog.wire.codec.identifiers import TopicId
-from quorumlog.wire.codec.message import ZERO_UUID, Message, Struct
+from quorumlog.wire.codec.message import ZERO_UUID, Message, Struct, wire
 
 VALUE_VERSION: Final = 0
 
@@ -52,7 +51,6 @@ class _Value(Message):
     FLEXIBLE_SINCE = 0
 
 
-@on_wire
 class GroupValue(_Value):
     """A ConsumerGroupMetadataValue. `metadata_hash`: of the topics when the epoch began."""
 
@@ -60,7 +58,6 @@ class GroupValue(_Value):
     metadata_hash: int = wire("int64", default=0, tag=0)
 
 
-@on_wire
 class StoredRacks(Struct):
     """The racks of the replicas of one partition."""
 
@@ -68,7 +65,6 @@ class StoredRacks(Struct):
     racks: list[str] = wire(["string"], default_factory=list)
 
 
-@on_wire
 class StoredTopic(Struct):
     """A topic, as Kafka 4.0 wrote it."""
 
@@ -78,14 +74,12 @@ class StoredTopic(Struct):
     partition_racks: list[StoredRacks] = wire([StoredRacks], default_factory=list)
 
 
-@on_wire
 class PartitionMetadataValue(_Value):
     """A ConsumerGroupPartitionMetadataValue: read, so that it can be deleted; never written."""
 
     topics: list[StoredTopic] = wire([StoredTopic], default_factory=list)
 
 
-@on_wire
 class ClassicProtocol(Struct):
     """A protocol that a classic member supports, and its metadata for it."""
 
@@ -93,7 +87,6 @@ class ClassicProtocol(Struct):
     metadata: bytes = wire("bytes", default=b"")
 
 
-@on_wire
 class ClassicMemberMetadata(Struct):
     """The part of a MemberValue for a member of the classic protocol."""
 
@@ -101,7 +94,6 @@ class ClassicMemberMetadata(Struct):
     supported_protocols: list[ClassicProtocol] = wire([ClassicProtocol], default_factory=list)
 
 
-@on_wire
 class MemberValue(_Value):
     """A ConsumerGroupMemberMetadataValue: the member and its subscription."""
 
@@ -118,14 +110,12 @@ class MemberValue(_Value):
     )
 
 
-@on_wire
 class TargetValue(_Value):
     """A ConsumerGroupTargetAssignmentMetadataValue: the group epoch of the target."""
 
     assignment_epoch: int = wire("int32", default=0)
 
 
-@on_wire
 class StoredPartitions(Struct):
     """Partitions of one topic."""
 
@@ -133,7 +123,6 @@ class StoredPartitions(Struct):
     partitions: list[int] = wire(["int32"], default_factory=list)
 
 
-@on_wire
 class AssignedPartitions(Struct):
     """Partitions of one topic that a member owns.
 
@@ -146,14 +135,12 @@ class AssignedPartitions(Struct):
     assignment_epochs: list[int] | None = wire(["int32"], default=None, nullable="0+", tag=0)
 
 
-@on_wire
 class TargetMemberValue(_Value):
     """A ConsumerGroupTargetAssignmentMemberValue."""
 
     topic_partitions: list[StoredPartitions] = wire([StoredPartitions], default_factory=list)
 
 
-@on_wire
 class CurrentAssignmentValue(_Value):
     """A ConsumerGroupCurrentMemberAssignmentValue; `state` is a MemberState."""
 
@@ -166,7 +153,6 @@ class CurrentAssignmentValue(_Value):
     )
 
 
-@on_wire
 class RegularExpressionValue(_Value):
     """A ConsumerGroupRegularExpressionValue: the topics that match, sorted.
 
@@ -201,7 +187,6 @@ VALUES: Final[Mapping[RecordKind, type[Value]]] = {
 # --- Keys ---
 
 
-@on_wire
 class _Key(Message):
     """`name`: a member id, or a regular expression."""
 
@@ -212,7 +197,6 @@ class _Key(Message):
     FLEXIBLE_SINCE = RecordKind.REGULAR_EXPRESSION + 1
 
 
-@on_wire
 class _GroupKey(Message):
     group_id: str = wire("string", "3+", default="")
 
