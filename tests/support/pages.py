@@ -1,13 +1,14 @@
 """Pages of documentation that are run: their samples are the output of the commands.
 
 A block marked `console` is a session. A line that begins with `$ ` is given to bash in one
-directory per page, and the lines up to the next command are its output; progress is left out,
-which is a bar, or how long a command still takes. Numbers and random identifiers may differ, as
-they do from run to run; a verdict may name anomalies that its model allows, which a slow machine
-shows and a fast one does not. In a block marked `console seeded` only elapsed times may differ, in
-a block marked `console exact` nothing. A line `...`, indented or not, stands for any lines. A block
-marked `python` or `json` after a line that ends with a file's name and a colon is written to that
-file.
+directory per page, and the lines up to the next command are its output; progress is left out, which
+is a bar, or how long a command still takes. So is the report of a client that has waited for some
+seconds, unless the page has one: a busy machine shows it. Numbers and random identifiers may
+differ, as they do from run to run; a verdict may name anomalies that its model allows, which a slow
+machine shows and a fast one does not. In a block marked `console seeded` only elapsed times may
+differ, in a block marked `console exact` nothing. A line `...`, indented or not, stands for any
+lines. A block marked `python` or `json` after a line that ends with a file's name and a colon is
+written to that file.
 
 `python -m tests.support.pages docs/tutorial/4-break-a-rule.md` runs a page and replaces its samples
 by the output of this run.
@@ -30,6 +31,7 @@ _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 _ELAPSED = re.compile(r"in \d+\.\d+ s \(\d+x\)")
 _SPACES = re.compile(r" {2,}")
 _PROGRESS = re.compile("━| min to go;")
+_WAIT = re.compile(r" \(for \d+ s\)")
 _ALLOWED_ANOMALY = re.compile(r"^  [\w-]+: \d+ \(allowed\b.*\n(?:    .*\n)*", re.MULTILINE)
 _LIMIT_S = 120
 
@@ -145,7 +147,12 @@ def _seen(command: Command, printed: str) -> list[str] | None:
     """Return the sample with the lines of this output, or None if they are others."""
     if command.kind == "console" and not any("(allowed" in line for line in command.expected):
         printed = _ALLOWED_ANOMALY.sub("", printed)
-    lines = [line for line in printed.splitlines() if line and not _PROGRESS.search(line)]
+    has_waits = any(_WAIT.search(line) for line in command.expected)
+    lines = [
+        line
+        for line in printed.splitlines()
+        if line and not _PROGRESS.search(line) and (has_waits or not _WAIT.search(line))
+    ]
     shapes = "".join(f"{_shape(line, command.kind)}\n" for line in lines)
     match = _pattern(command).fullmatch(shapes)
     if match is None:

@@ -49,6 +49,13 @@ def test_an_allowed_anomaly_may_be_there(tmp_path: Path) -> None:
     Reader(tmp_path).follow(f"```console\n$ printf 'VALID\\n{anomaly}end\\n'\nVALID\nend\n```\n")
 
 
+def test_a_client_may_report_a_wait(tmp_path: Path) -> None:
+    wait = "cli: broker 1 at h:1 does not answer CreateTopics (for 3 s)"
+    Reader(tmp_path).follow(f"```console\n$ echo '{wait}'; echo created t\ncreated t\n```\n")
+    with pytest.raises(AssertionError, match="instead of"):
+        Reader(tmp_path).follow(f"```console\n$ echo other\n{wait}\n```\n")
+
+
 @pytest.mark.parametrize(
     ("kind", "severity"),
     [("console", "invalid"), ("console seeded", "allowed"), ("console exact", "allowed")],
