@@ -322,7 +322,7 @@ def _announce(cluster: LocalCluster, ready_s: float, directory: Path, *, json: b
 
 
 def _describe(cluster: LocalCluster, ready_s: float) -> dict[str, Any]:
-    """Return what `up --json` prints; its keys are stable."""
+    """Return the document that `up --json` prints; its keys are stable."""
     server = cluster.control
     seeded = {} if cluster.seeded is None else {"seed": asdict(cluster.seeded)}
     return {

@@ -69,7 +69,7 @@ def reader_lives(rows: Rows, changes: Changes) -> Entries:
 
 
 def _latest(process: Ints, moment: Ints, wanted: Ints) -> Ints:
-    """Return the latest moment of each wanted process; 0 if it has none."""
+    """Return the latest moment of each given process; 0 if it has none."""
     names, number = np.unique(process, return_inverse=True)
     latest = np.zeros(len(names) + 1, np.int64)
     np.maximum.at(latest, number, moment)

@@ -129,8 +129,8 @@ class OldDirectory(StepFault):
 
     age_us: how long before that the copy was taken, in the same life of its process or in an
     earlier one. directories: of a node with several, all are put back, or the last one alone.
-    What the metadata quorum has on the disk stays as it is on a voter: a voter without its past is
-    not part of this.
+    The files of the metadata quorum stay as they are on a voter: this fault makes no voter without
+    its past.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset(

@@ -133,7 +133,7 @@ class LateStart(StepFault):
 
 @named("restart", "SIGTERM to a node, start it again after a while", targets=NODE_ROLES)
 class Restart(StepFault):
-    """The node hands over what it leads before it ends."""
+    """The node hands over its leaderships before it ends."""
 
     breaks: ClassVar[str] = "stop"
 

@@ -77,7 +77,7 @@ ADDED_FAULTS: Final = AddedParts("fault", FAULTS, _kind_of, "quorumlog.faults")
 
 
 class FaultUnsupported(ValueError):
-    """A back end cannot do a fault. The message names the fault, the back end, and what it can."""
+    """A back end lacks a fault. The message names both, and the faults of the back end."""
 
     def __init__(self, name: str, back_end: str, can: Iterable[str], why: str = "") -> None:
         names = ", ".join(sorted(can)) or "nothing"

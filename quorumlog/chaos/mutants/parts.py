@@ -65,7 +65,7 @@ class ChangedResponses:
 
 
 def is_from_consumer(request: FetchRequest) -> bool:
-    """Tell a consumer's fetch from a follower's."""
+    """Return whether a fetch is of a consumer, not of a follower."""
     state = request.replica_state
     return request.replica_id < 0 and (state is None or state.replica_id < 0)
 

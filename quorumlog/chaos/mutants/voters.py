@@ -64,7 +64,7 @@ class _ChangesTooSoon(VoterChanges):
 
 class _NeverReverts(VoterSets):
     def truncate(self, end_offset: Offset) -> None:
-        """Keep what is cut off; but take what comes in its place."""
+        """Keep the voter sets that are cut off, beside those of the new records."""
         self._kept_from = end_offset
 
     def append(self, history: Iterable[tuple[Offset, VoterSet]]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
-from quorumlog.wire.codec.message import ZERO_UUID, Request, Struct
+from quorumlog.wire.codec.message import ZERO_UUID, Request, Struct, replaced
 from quorumlog.wire.codec.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     DescribedGroup,
@@ -288,7 +288,7 @@ async def test_an_offset_of_a_former_topic_of_the_name_is_not_returned(tmp_path:
         offsets = coordinator.committed.offsets["g"]
         at = TopicPartition("t", 1)
         assert offsets[at].topic_id == topic_id
-        offsets[at] = replace(offsets[at], topic_id=b"1" * 16)  # its deletion is not written yet
+        offsets[at] = replaced(offsets[at], topic_id=b"1" * 16)  # its deletion is not written yet
         for version in versions(9)[7:]:
             request = OffsetFetchRequest(groups=[named(topic_id, 1), EVERYTHING])
             one, all_there_are = (await connection.send(request, version=version)).groups

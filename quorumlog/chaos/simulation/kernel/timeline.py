@@ -34,8 +34,8 @@ class Timeline:
     def run(self) -> None:
         """Run until no event is left.
 
-        Raises what an action raises, and Violation if the events of one instant do not end: the
-        processes then keep each other, or themselves, busy for ever.
+        Raises the exception of an action, and Violation if the events of one instant do not end:
+        the processes then keep each other, or themselves, busy for ever.
         """
         heap, pop = self._heap, heapq.heappop
         first_of_instant = self.events

@@ -1,7 +1,7 @@
 """An administrator that changes the voters at random, and machines that lose their disks.
 
-It asks for what a quorum can survive: of every set that may be in force, a majority keeps its disk.
-A request under way counts as made: a leader with a slow disk may append it any time later.
+It requests only changes that a quorum survives: of each voter set that may be in force, a majority
+keeps its disk. A pending request counts as made: a leader with a slow disk may append it later.
 Sources: KIP-853; the rules that it tests are in `oracle`.
 """
 
@@ -39,7 +39,7 @@ SHARE_OF_SECOND_ATTEMPTS: Final = 0.3
 
 
 class Administrator:
-    """Asks nodes that lead, or believe so, for one change now and then. `made`: how many were."""
+    """Requests voter changes of nodes in the role of a leader. `made`: the number of changes."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Administrator:
     def _maybe_lose_a_disk(self) -> None:
         """Let a machine lose its disk, if a majority of each possible set keeps its own.
 
-        Not before each log says the voters: at kraft.version 0 a directory does not count.
+        Not before each log has a record of voters: at kraft.version 0 a directory does not count.
         """
         node_id = self._rng.choice(sorted(self._nodes))
         logs = self._oracle.logs.values()

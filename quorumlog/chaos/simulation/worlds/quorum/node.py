@@ -72,7 +72,7 @@ class QuorumNode:
     # --- a life of the process ---
 
     def boot(self) -> None:
-        """Start from what is on the disk. Raises StorageError."""
+        """Start from the files on the disk. Raises StorageError."""
         self.dependencies.forget()
         self._applied_end = 0
         disk = self._parts.disk(self.machine.disk)
@@ -178,7 +178,7 @@ class QuorumNode:
         return self.dependencies.is_busy
 
     def entries(self) -> list[Entry]:
-        """Return the whole log, in outline; a snapshot stands for what is below its start."""
+        """Return the whole log, in outline; a snapshot stands for the records below its start."""
         return self.log.entries(self._committed.image)
 
     # --- the driver's transport, listener and publisher ---
@@ -221,7 +221,7 @@ class QuorumNode:
         return self.machine.is_up and not self.machine.is_paused and self.quorum.is_leader
 
     def propose(self, numbers: Sequence[int]) -> None:
-        """Ask the controller for the change that makes these records."""
+        """Request the change that makes these records from the controller."""
         self.driver.ask(change_of(numbers), Reply(partial(self._acknowledged, numbers)))
 
     def _acknowledged(self, numbers: Sequence[int], _: object) -> None:

@@ -34,7 +34,7 @@ _RARE: Final = frozenset({"is_new", "leader_address", "voter_sets", "was_voter",
 
 
 def render_event(event: events.Event) -> str:
-    """Return what a node learned."""
+    """Return an event of a node as text."""
     match event:
         case events.RequestReceived(request=request):
             return f"asked {render_request(request)}"
@@ -46,7 +46,7 @@ def render_event(event: events.Event) -> str:
 
 
 def render_request(request: Request) -> str:
-    """Return what a node asks."""
+    """Return a request of a node as text."""
     match request:
         case VoteRequest(replica_epoch=epoch, last_offset=end, last_offset_epoch=last_epoch):
             name = "PreVote" if request.pre_vote else "Vote"
@@ -58,7 +58,7 @@ def render_request(request: Request) -> str:
 
 
 def render_value(value: Any) -> str:
-    """Return the name of a dataclass, and the fields that say something."""
+    """Return the name of a dataclass, and the fields that are not empty, as text."""
     shown = [type(value).__name__]
     for one in fields(value):
         content = getattr(value, one.name)
@@ -75,7 +75,7 @@ def render_value(value: Any) -> str:
 
 
 def render_step(event: events.Event, role: str, state: tuple[int, int, int, int]) -> str:
-    """Return what a node learned and what it was afterwards."""
+    """Return an event of a node, and the state of the node after it, as text."""
     epoch, end, flushed, committed = state
     shown = f"epoch={epoch} end={end} flushed={flushed} committed={committed}"
     return f"{render_event(event)} => {role} {shown}"
@@ -99,7 +99,8 @@ class ObservedLog(MetadataLog):
     def entries(self, image: ClusterImage | None = None) -> list[Entry]:
         """Return the whole log in outline.
 
-        The image stands for what is below its start; None: that of the snapshot of the start.
+        The image stands for the records below the start of the log; None: the image of the snapshot
+        at that start.
         """
         entries: list[Entry] = []
         if self.start_offset > 0:

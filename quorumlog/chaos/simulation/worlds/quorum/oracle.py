@@ -18,12 +18,12 @@ from quorumlog.chaos.simulation.worlds.quorum.voter_model import (
 
 
 class Oracle:
-    """Remembers, over all nodes and crashes, what may never change.
+    """Holds the facts that may never change, over all nodes and crashes.
 
     - the one leader of each epoch, from roles and from messages (election safety);
     - the one vote of each (node, epoch), from disks and from messages;
     - for each (offset, epoch) one content and one epoch before it (log matching, by induction);
-    - what is committed, for ever: (offset -> entry); what was acknowledged is part of it;
+    - the committed entries, by offset, for ever; the acknowledged entries are among them;
     - per node: the highest epoch that it showed, the end of its log that it made durable.
 
     A machine that gets a new disk is another node from then on: see `VoterModel`.
@@ -44,12 +44,12 @@ class Oracle:
         self._contents: dict[tuple[int, int], tuple[Entry, int]] = {}
         self._committed_in: dict[int, int] = {}  # epoch of the leader -> end
         self._installing: dict[int, int] = {}  # node -> end of the snapshot
-        self._states: list[Quotas] = [{}]  # of what is committed, by its end
+        self._states: list[Quotas] = [{}]  # of the committed entries, by their end
 
     # --- elections ---
 
     def saw_leader(self, node_id: int, epoch: int) -> None:
-        """Note that a node leads, or says so."""
+        """Note that a node leads, by its role or by its messages."""
         other = self.leaders.setdefault(epoch, node_id)
         check(other == node_id, f"one-leader: {other} and {node_id} lead epoch {epoch}")
 
@@ -78,7 +78,7 @@ class Oracle:
         return voter if voter.directory_id else self.voters.key_of(voter.node_id)
 
     def stands(self, node_id: int) -> None:
-        """Note that a node asks for votes: only a voter does, or one whose removal may not last."""
+        """Note that a node requests votes: it is a voter, or its removal may be truncated."""
         check(self._may_stand(node_id), f"stands: {node_id} requests votes, but is no voter")
 
     def _may_stand(self, node_id: int) -> bool:
@@ -98,7 +98,7 @@ class Oracle:
         check(other == candidate_id, rule)
 
     def remembered(self, node_id: int, epoch: int, voted_id: int) -> None:
-        """Compare the vote that a node finds on its disk with what it gave in that epoch."""
+        """Compare the vote that a node reads from its disk with its vote of that epoch."""
         given = self._votes.get((self.voters.key_of(node_id), epoch), voted_id)
         rule = f"vote-durable: {node_id} voted for {given} in epoch {epoch}, recovered {voted_id}"
         check(given == voted_id, rule)
@@ -134,12 +134,12 @@ class Oracle:
         check(has_committed, f"change-own-epoch: {node_id} changes voters too soon in {epoch}")
 
     def counts(self, node_id: int, voters: frozenset[Key]) -> None:
-        """Compare the voters that a node counts with what its log says, perhaps none."""
+        """Compare the voters that a node counts with the voters of its log, perhaps none."""
         said = self.voters.said_by(self.logs[node_id])
         check(voters == said, f"voters-in-force: {node_id} counts {voters}, its log has {said}")
 
     def lost_disk(self, node_id: int, new_directory_id: str) -> None:
-        """Note that a machine has got an empty disk: what it held as a voter is gone with it."""
+        """Note that a machine has an empty disk: its vote and its records are lost."""
         key = self.voters.key_of(node_id)
         self._lost[key] = self.logs[node_id], self.durable_ends[node_id]
         self.voters.directories[node_id] = new_directory_id
@@ -152,14 +152,14 @@ class Oracle:
             known[node_id] = 0
 
     def may_vote(self, node_id: int) -> None:
-        """Note that a disk says from now on that its node may vote."""
+        """Note that the files of a node allow it to vote from now on."""
         self.voters.new.discard(self.voters.key_of(node_id))
 
     def truncates(self, node_id: int, end: int) -> None:
-        """Note the beginning of a truncation: nothing committed may go that its leader had to hold.
+        """Note the begin of a truncation: no committed entry may go that its leader had to hold.
 
-        Until a node sees a newer epoch, it follows an older leader, which need not hold what the
-        newer leader has committed meanwhile.
+        Until a node receives a newer epoch, it follows an older leader, which need not hold the
+        entries that the newer leader has committed meanwhile.
         """
         log, shown = self.logs[node_id], self.shown_epochs[node_id]
         known = [known for epoch, known in self._committed_in.items() if epoch <= shown]
@@ -174,11 +174,11 @@ class Oracle:
         del self.logs[node_id][end:]
 
     def flushed(self, node_id: int, end: int) -> None:
-        """Note what a node's disk will have after a power loss."""
+        """Note the content of a node's disk after a power loss."""
         self.durable_ends[node_id] = max(self.durable_ends[node_id], end)
 
     def recovered(self, node_id: int, entries: list[Entry], epoch: int) -> None:
-        """Compare what a node finds on its disk with what it had made durable."""
+        """Compare the content of a node's disk with the entries that the node had made durable."""
         before, durable = self.logs[node_id], self.durable_ends[node_id]
         end = self._installing.pop(node_id, 0)
         if end and len(entries) == end and entries == self.committed[:end]:
@@ -195,7 +195,7 @@ class Oracle:
     # --- snapshots ---
 
     def records_below(self, node_id: int, start: int, end: int, state: Quotas) -> list[Entry]:
-        """Return what a log that starts at `start` has had before: a snapshot must hold it."""
+        """Return the entries below `start`, which the snapshot of such a log must hold."""
         check(start <= end, f"no-gap: {node_id} has records from {start}, a snapshot to {end}")
         self.applied(node_id, end, state)
         return self.committed[:start]
@@ -250,19 +250,19 @@ class Oracle:
         self._committed_in[epoch] = max(end, self._committed_in.get(epoch, 0))
 
     def _holds(self, voter: Key, end: int, last: Entry) -> bool:
-        """Tell whether a voter has, or had on the disk that it lost, this record durably."""
+        """Return whether a voter has, or had on the disk that it lost, this record durably."""
         now = self.logs[voter.node_id], self.durable_ends[voter.node_id]
         log, durable_end = self._lost.get(voter, now)
         return durable_end >= end and log[end - 1] == last
 
     def acknowledge(self, offset: int, entry: Entry) -> None:
-        """Note that a client was told that its record is committed."""
+        """Note that a client received the acknowledgement of its record."""
         is_held = offset < len(self.committed) and self.committed[offset] == entry
         check(is_held, f"acked-committed: {offset} was acknowledged")
         self.acknowledged[offset] = entry
 
     def finish(self, node_id: int, entries: list[Entry]) -> None:
-        """Compare a node's disk, at the end, with what it said, and with what was acknowledged."""
+        """Compare a node's disk, at the end, with its messages and the acknowledged records."""
         check(entries == self.logs[node_id], f"log-file: {node_id} holds unappended records")
         for offset, entry in self.acknowledged.items():
             is_there = entries[offset : offset + 1] == [entry]

@@ -1,6 +1,6 @@
-"""The voters as they are seen from outside: what a log says, and which directories machines have.
+"""The voters by the records of a log, and the directories that the machines have.
 
-It reads the records by itself, so that a node that counts other voters than its log says is found.
+It reads the records by itself: so a node that counts other voters than those of its log is found.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,7 +33,7 @@ def voter_of(node_id: int, directory: str = "") -> Voter:
 
 
 def voter_set_of(node_ids: Iterable[int]) -> VoterSet:
-    """Return configured voters: their directories are not known."""
+    """Return configured voters, which have no directory ids."""
     return VoterSet(tuple(map(voter_of, node_ids)))
 
 
@@ -49,11 +49,11 @@ class VoterModel:
         self._configured: Final = frozenset(Key(voter) for voter in voters)
 
     def key_of(self, node_id: int) -> Key:
-        """Return what a machine is now."""
+        """Return the present key of a machine: its node id and its directory."""
         return Key(node_id, self.directories.get(node_id, ""))
 
     def in_force(self, log: Sequence[Entry]) -> frozenset[Key]:
-        """Return the voters that a log says; else the configured ones."""
+        """Return the voters in the last record of them; without one, the configured voters."""
         return self.said_by(log) or self._configured
 
     def said_by(self, log: Sequence[Entry]) -> frozenset[Key]:
@@ -64,7 +64,7 @@ class VoterModel:
         return frozenset()
 
     def is_voter(self, node_id: int, log: Sequence[Entry]) -> bool:
-        """Tell whether a machine is a voter, by this log."""
+        """Return whether a machine is a voter, by this log."""
         return bool({Key(node_id), self.key_of(node_id)} & self.in_force(log))
 
     def intact(self, voters: frozenset[Key]) -> frozenset[Key]:
@@ -87,7 +87,7 @@ class VoterModel:
 
 
 def is_voters(entry: Entry) -> bool:
-    """Tell whether a record names the voters."""
+    """Return whether a record names the voters."""
     return entry.content.startswith(VOTERS)
 
 

@@ -144,7 +144,7 @@ class QuorumWorld:
     # --- faults ---
 
     def members_of(self, role: str) -> list[int]:
-        """Return the leader of the newest epoch; no other role is known here."""
+        """Return the leader of the newest epoch; none for another role."""
         if role != "metadata-leader":
             return []
         leaders = [n for n in self.nodes.values() if n.machine.is_up and n.quorum.is_leader]
@@ -166,7 +166,7 @@ class QuorumWorld:
     # --- calm ---
 
     def has_settled(self) -> bool:
-        """Tell whether one node leads and all is committed everywhere; write something first."""
+        """Return whether one node leads and all is committed, a record of the calm included."""
         nodes = [node for node in self.nodes.values() if not node.machine.is_left_down]
         first = nodes[0].quorum
         leads = any(node.driver.is_active_controller for node in nodes)
@@ -183,7 +183,7 @@ class QuorumWorld:
         return False
 
     def describe(self) -> str:
-        """Return leader, epoch, log end and high watermark as each node knows them."""
+        """Return leader, epoch, log end and high watermark by the state of each node."""
         return str(sorted(self._states()))
 
     def _states(self) -> set[tuple[int, int, int, int]]:
