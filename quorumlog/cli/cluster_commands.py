@@ -47,6 +47,7 @@ from quorumlog.settings.releases import NEWEST
 _NODES: Final = 3
 _PORT: Final = 9092
 _INPUT_BYTES: Final = 4096
+_LOOK_S: Final = 0.5
 _NONE_RUNS: Final = "no cluster runs"
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last: the terminal is gone
 
@@ -367,10 +368,22 @@ def _run_until_interrupted(cluster: LocalCluster, *, or_end_of_input: bool) -> N
         threading.Thread(target=_await_end_of_input, args=(stop.set,), daemon=True).start()
     _at_an_ending_signal(lambda *_: stop.set())
     say("press Ctrl-C to stop the cluster")
-    stop.wait()
+    ended = frozenset[int]()
+    while not stop.wait(_LOOK_S):
+        ended = _report_ended(cluster, ended)
     say("stopping ...")
     with cluster_errors():
         cluster.stop(say=say)
+
+
+def _report_ended(cluster: LocalCluster, reported: frozenset[int]) -> frozenset[int]:
+    """Print the nodes that ended after those that are reported; return all ended nodes."""
+    ended = frozenset(node.id for node in cluster.nodes if cluster.exit_status(node.id) is not None)
+    for node_id in sorted(ended - reported):
+        if cluster.pid(node_id) is None:  # else another command has started it again
+            again = f"quorumlog node start {node_id} --dir {cluster.directory}"
+            say(f"{cluster.last_words(node_id)}; start it again with: {again}")
+    return ended
 
 
 def _await_end_of_input(then: Callable[[], object]) -> None:

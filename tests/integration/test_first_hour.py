@@ -131,6 +131,22 @@ def wait_until_gone(pid: int) -> None:
         os.close(descriptor)
 
 
+def test_up_reports_a_node_that_has_ended(terminal: Terminal) -> None:
+    command = terminal.command("up", *ONE_NODE)
+    with subprocess.Popen(
+        command, cwd=terminal.path, env=terminal.environment, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        assert "press Ctrl-C" in process.stderr.readline()
+        terminal("node", "kill", "1")
+        line = process.stderr.readline()
+        assert "node 1 ended with status -9" in line
+        assert "start it again with: quorumlog node start 1 --dir " in line
+        terminal("node", "start", "1")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="waits for a process that is no child")
 def test_nodes_end_when_up_is_killed(terminal: Terminal) -> None:
     command = terminal.command("up", *ONE_NODE)
