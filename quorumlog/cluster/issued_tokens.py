@@ -32,12 +32,16 @@ class IssuedToken(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRequest:
-    """A client's request for a token. `ca`: a file or text in PEM; None: the system's CAs."""
+    """A client's request for a token. `ca`: a file or text in PEM; None: the system's CAs.
+
+    `may_use_proxy`: the proxy of the environment, as for any URL, is used.
+    """
 
     client_id: str
     secret: str
     scope: str = ""
     ca: str | Path | None = None
+    may_use_proxy: bool = True
     timeout_s: float = _TIMEOUT_S
 
     def __repr__(self) -> str:
@@ -46,7 +50,7 @@ class TokenRequest:
     def send(self, url: str) -> IssuedToken:
         """Return a token. Raises OSError, and ValueError for an answer without a token."""
         from http.client import HTTPException
-        from urllib.request import Request, urlopen
+        from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
         if not url.startswith(("https://", "http://")):
             raise ValueError(f"{url}: the URL of an issuer begins with https://")
@@ -66,8 +70,11 @@ class TokenRequest:
                 key_password=None,
                 check_hostname=True,
             )
+        opener = build_opener(
+            HTTPSHandler(context=context), *([] if self.may_use_proxy else [ProxyHandler({})])
+        )
         try:
-            with urlopen(request, timeout=self.timeout_s, context=context) as answer:  # noqa: S310 - checked above
+            with opener.open(request, timeout=self.timeout_s) as answer:
                 document = json.loads(answer.read(_ANSWER_BYTES_MAX))
         except HTTPException as error:
             raise OSError(f"{url}: no answer in HTTP: {error!r}") from error

@@ -5,6 +5,7 @@ import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
@@ -140,3 +141,13 @@ def test_odd_answers_of_an_issuer_get_no_secret_and_no_endless_lifetime() -> Non
         with pytest.raises(OSError, match="no answer in HTTP") as refused:
             REQUEST.send(url.replace("/oauth2/token", "/broken"))
         assert SECRET not in str(refused.value)
+
+
+def test_a_request_to_a_node_passes_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # nobody listens there
+    with serving() as url:
+        with pytest.raises(OSError, match="refused"):
+            REQUEST.send(url)
+        assert replace(REQUEST, may_use_proxy=False).send(url).text == "a.b.c"
