@@ -306,7 +306,9 @@ def _token_of(way: Access) -> Callable[[], str]:
     if way.token_urls:
         from quorumlog.cluster.issued_tokens import TokenRequest, tokens_at
 
-        request = TokenRequest(client_id=str(way.user), secret=str(way.password), ca=way.ca)
+        request = TokenRequest(  # to a node, as all other requests: without a proxy
+            client_id=str(way.user), secret=str(way.password), ca=way.ca, may_use_proxy=False
+        )
         return tokens_at(way.token_urls, request)
     from quorumlog.node.inter_broker import unsigned_token
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from math import isfinite
 from pathlib import Path
 from time import monotonic
 from typing import Final, NamedTuple
@@ -18,6 +19,7 @@ from urllib.parse import quote_plus, urlencode
 _TIMEOUT_S: Final = 10.0
 _ANSWER_BYTES_MAX: Final = 1024 * 1024
 _EXPIRES_S: Final = 60.0  # of an answer that leaves the lifetime out
+_RETRY_S: Final = 10.0  # between requests that fail while a token is still valid
 _RENEWED_AT: Final = 0.8  # of a token's lifetime, as Java's client and librdkafka
 
 
@@ -30,12 +32,16 @@ class IssuedToken(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRequest:
-    """A client's request for a token. `ca`: a file or text in PEM; None: the system's CAs."""
+    """A client's request for a token. `ca`: a file or text in PEM; None: the system's CAs.
+
+    `may_use_proxy`: the proxy of the environment, as for any URL, is used.
+    """
 
     client_id: str
     secret: str
     scope: str = ""
     ca: str | Path | None = None
+    may_use_proxy: bool = True
     timeout_s: float = _TIMEOUT_S
 
     def __repr__(self) -> str:
@@ -43,14 +49,16 @@ class TokenRequest:
 
     def send(self, url: str) -> IssuedToken:
         """Return a token. Raises OSError, and ValueError for an answer without a token."""
-        from urllib.request import Request, urlopen
+        from http.client import HTTPException
+        from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
         if not url.startswith(("https://", "http://")):
             raise ValueError(f"{url}: the URL of an issuer begins with https://")
         form = {"grant_type": "client_credentials"} | ({"scope": self.scope} if self.scope else {})
         pair = f"{quote_plus(self.client_id)}:{quote_plus(self.secret)}"
-        login = {"Authorization": f"Basic {b64encode(pair.encode()).decode()}"}
-        request = Request(url, urlencode(form).encode(), login)  # noqa: S310 - checked above
+        request = Request(url, urlencode(form).encode())  # noqa: S310 - checked above
+        login = f"Basic {b64encode(pair.encode()).decode()}"
+        request.add_unredirected_header("Authorization", login)  # a redirection gets no secret
         context = None
         if url.startswith("https://"):
             from quorumlog.wire.io.security import client_context
@@ -62,22 +70,34 @@ class TokenRequest:
                 key_password=None,
                 check_hostname=True,
             )
-        with urlopen(request, timeout=self.timeout_s, context=context) as answer:  # noqa: S310 - checked above
-            document = json.loads(answer.read(_ANSWER_BYTES_MAX))
+        opener = build_opener(
+            HTTPSHandler(context=context), *([] if self.may_use_proxy else [ProxyHandler({})])
+        )
+        try:
+            with opener.open(request, timeout=self.timeout_s) as answer:
+                document = json.loads(answer.read(_ANSWER_BYTES_MAX))
+        except HTTPException as error:
+            raise OSError(f"{url}: no answer in HTTP: {error!r}") from error
         token = document.get("access_token") if isinstance(document, dict) else None
         if not isinstance(token, str):
             raise ValueError(f"{url}: the answer has no access_token")  # noqa: TRY004 - of a text
-        expires_s = _EXPIRES_S
-        with suppress(TypeError, ValueError):
-            expires_s = float(document.get("expires_in"))
-        return IssuedToken(token, expires_s)
+        return IssuedToken(token, _lifetime_s(document.get("expires_in")))
+
+
+def _lifetime_s(given: object) -> float:
+    """Return a lifetime in an answer; the default for an answer without a number."""
+    with suppress(TypeError, ValueError):
+        seconds = float(given)  # type: ignore[arg-type]  # other types raise
+        return seconds if isfinite(seconds) else _EXPIRES_S
+    return _EXPIRES_S
 
 
 class IssuedTokens:
     """A source of tokens for clients: a call returns one. Any thread may call it.
 
-    It keeps a token for most of its lifetime, so that an issuer that is down for a while, or slow,
-    stops no connection. The issuers at `urls` are equal: each is tried before a call fails.
+    It keeps a token for most of its lifetime, and until it expires if no issuer gives another, so
+    that an issuer that is down for a while, or slow, stops no connection. The issuers at `urls` are
+    equal: each is tried before a call fails.
     """
 
     def __init__(
@@ -93,12 +113,18 @@ class IssuedTokens:
         self._lock: Final = threading.Lock()
         self._token = ""
         self._renew_s = 0.0
+        self._expiry_s = 0.0
 
     def __call__(self) -> str:
         """Return a token. Raises the error of the last issuer if none gives one."""
         with self._lock:
             if not self._token or self._now_s() >= self._renew_s:
-                self._request()
+                try:
+                    self._request()
+                except (OSError, ValueError):
+                    self._renew_s = min(self._now_s() + _RETRY_S, self._expiry_s)
+                    if self._now_s() >= self._expiry_s:
+                        raise
             return self._token
 
     def _request(self) -> None:
@@ -110,7 +136,9 @@ class IssuedTokens:
                     raise
                 continue
             self._token = issued.text
-            self._renew_s = self._now_s() + issued.expires_s * _RENEWED_AT
+            now_s = self._now_s()
+            self._renew_s = now_s + issued.expires_s * _RENEWED_AT
+            self._expiry_s = now_s + issued.expires_s
             self._urls.insert(0, self._urls.pop(place - 1))  # the next request begins with it
             return
 

@@ -119,8 +119,9 @@ class Passwords:
 def read_options(options: SecurityOptions) -> tuple[ClusterSecurity | None, dict[str, str | None]]:
     """Return the requested protection, None for none, and the users with their passwords.
 
-    Raises InvalidArgument for options that do not fit together.
+    Raises InvalidArgument for options of a wrong type, or that do not fit together.
     """
+    require_types(options)
     tls, acls = bool(options.get("tls")), bool(options.get("acls"))
     mechanism = _mechanism(options.get("sasl"))
     users = dict(options.get("users") or {})
@@ -152,6 +153,27 @@ def read_options(options: SecurityOptions) -> tuple[ClusterSecurity | None, dict
         has_issuer=mechanism == OAUTHBEARER and _has_issuer(users),
     )
     return security, users
+
+
+def require_types(options: SecurityOptions) -> None:
+    """Raise InvalidArgument for an option of a wrong type; the error shows no value of `users`."""
+    users, supers = options.get("users"), options.get("super_users")
+    for name in ("tls", "acls"):
+        if not isinstance(options.get(name), bool | None):
+            raise InvalidArgument(f"{name}={options.get(name)!r}: it is True or False")
+    if not isinstance(options.get("sasl"), str | None):
+        raise InvalidArgument(f"sasl={options.get('sasl')!r}: it is the name of a mechanism")
+    if users is not None and not (
+        isinstance(users, Mapping)
+        and all(isinstance(name, str) for name in users)
+        and all(isinstance(password, str | None) for password in users.values())
+    ):
+        raise InvalidArgument(
+            "users: a dict of names and passwords is expected, as {'alice': None}"
+        )
+    listed = [] if supers is None or isinstance(supers, str) else supers
+    if not isinstance(listed, Sequence) or not all(isinstance(one, str) for one in listed):
+        raise InvalidArgument(f"super_users={supers!r}: it is a list of names")
 
 
 def _has_issuer(users: Mapping[str, str | None]) -> bool:
@@ -216,6 +238,7 @@ def require_kept(
 
     Options that are not given keep the recorded ones. Raises InvalidArgument.
     """
+    require_types(options)
     given = {name: value for name, value in options.items() if value}
     if not given:
         return {}

@@ -29,6 +29,7 @@ class SharedCluster:
         self._resets: Final = resets
         self._back_end: LocalProcesses | None = None  # of the present cluster
         self._unhealed: list[ManualNemesis] = []
+        self._due: tuple[int, ...] = ()  # nodes that ran before the test
         self._used_groups: tuple[str, ...] = ()  # consumers of earlier tests are open
 
     @pytest.fixture(autouse=True)
@@ -42,22 +43,22 @@ class SharedCluster:
             yield
             return
         back_end: LocalProcesses = request.getfixturevalue("quorumlog_back_end")
-        self._adopt(back_end)
+        self.adopt(back_end)
         trial: Trial = request.getfixturevalue("quorumlog_trial")
         trial.judges.append(_watched(back_end.cluster))
-        with self._contents_kept(back_end.cluster), _nodes_kept(back_end.cluster):
+        with self._contents_kept(back_end.cluster), self.nodes_kept(back_end.cluster):
             yield
 
     def note_unhealed(self, nemesis: "ManualNemesis") -> None:
         """Heal again before the next test: the healing has failed, or was interrupted."""
         self._unhealed.append(nemesis)
 
-    def _adopt(self, back_end: "LocalProcesses") -> None:
-        """Heal the faults that an earlier test has left. Raises ClusterError."""
+    def adopt(self, back_end: "LocalProcesses") -> None:
+        """Heal the faults, and start the nodes, that an earlier test has left. ClusterError."""
         from quorumlog.cluster import ClusterError
 
         if self._back_end is not back_end:  # the earlier cluster has ended, with its faults
-            self._back_end, self._used_groups = back_end, ()
+            self._back_end, self._used_groups, self._due = back_end, (), ()
             self._unhealed.clear()
         while self._unhealed:
             try:
@@ -68,6 +69,38 @@ class SharedCluster:
                     f"the faults of an earlier test are still in force: {error}"
                 ) from error
             del self._unhealed[0]
+        self._run_again(back_end.cluster)
+
+    @contextmanager
+    def nodes_kept(self, cluster: "LocalCluster") -> Iterator[None]:
+        """Resume and start, at the end of the block, the nodes that ran at its begin. ClusterError.
+
+        A node that does not start is due again before the next block. A mark that was made in the
+        block is forgotten.
+        """
+        from quorumlog.cluster.cluster_status import NodeState
+
+        marked = cluster.marked
+        states = {node.id: cluster.state(node.id) for node in cluster.nodes}
+        self._due = tuple(one for one in states if states[one] is NodeState.NO_ANSWER)
+        try:
+            yield
+        finally:
+            cluster.marked = marked
+            self._run_again(cluster)
+
+    def _run_again(self, cluster: "LocalCluster") -> None:
+        from quorumlog.cluster.cluster_status import NodeState
+
+        now = {node_id: cluster.state(node_id) for node_id in self._due}
+        for node_id, state in now.items():
+            if state is NodeState.PAUSED:
+                cluster.resume(node_id)
+        dead = [node_id for node_id, state in now.items() if state.is_dead]
+        with ThreadPoolExecutor(max_workers=max(1, len(dead))) as pool:
+            for started in [pool.submit(cluster.start_node, node_id) for node_id in dead]:
+                started.result()
+        self._due = ()
 
     @contextmanager
     def _contents_kept(self, cluster: "LocalCluster") -> Iterator[None]:
@@ -92,29 +125,3 @@ def _watched(cluster: "LocalCluster") -> "Callable[[], str | None]":
 
     ended = [node.id for node in cluster.nodes if cluster.exit_status(node.id) is not None]
     return lambda: end_of_its_own(cluster, but=ended)
-
-
-@contextmanager
-def _nodes_kept(cluster: "LocalCluster") -> Iterator[None]:
-    """Resume and start, at the end of the block, the nodes that ran at its begin. ClusterError.
-
-    A mark that was made in the block is forgotten.
-    """
-    from quorumlog.cluster.cluster_status import NodeState
-
-    def states() -> dict[int, NodeState]:
-        return {node.id: cluster.state(node.id) for node in cluster.nodes}
-
-    marked = cluster.marked
-    ran = [one for one, state in states().items() if state is NodeState.NO_ANSWER]
-    try:
-        yield
-    finally:
-        cluster.marked, now = marked, states()
-        for node_id in ran:
-            if now[node_id] is NodeState.PAUSED:
-                cluster.resume(node_id)
-        dead = [node_id for node_id in ran if now[node_id].is_dead]
-        with ThreadPoolExecutor(max_workers=max(1, len(dead))) as pool:
-            for started in [pool.submit(cluster.start_node, node_id) for node_id in dead]:
-                started.result()

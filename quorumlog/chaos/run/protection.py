@@ -20,6 +20,7 @@ from quorumlog.cluster.security import (
     ClusterSecurity,
     SecurityOptions,
     read_options,
+    require_types,
 )
 
 _ADMIN: Final = "admin"
@@ -30,9 +31,10 @@ _PASSWORD_BYTES: Final = 16
 def protection_of(workload: str, given: SecurityOptions) -> SecurityOptions:
     """Return the options that protect the cluster of a run; empty: it is open.
 
-    Raises InvalidArgument for options that contradict each other or the workload, or under which
-    the clients of the run may not do everything.
+    Raises InvalidArgument for options that have a wrong type, that contradict each other or the
+    workload, or under which the clients of the run may not do everything.
     """
+    require_types(given)
     options = cast(SecurityOptions, {name: value for name, value in given.items() if value})
     found = find_workload(workload)
     if found.security is not None:

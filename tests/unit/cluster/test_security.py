@@ -1,11 +1,13 @@
 """The protection of a cluster: its options, its secret files, and the properties of its nodes."""
 
 import json
+import re
 import ssl
 import stat
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -65,6 +67,28 @@ def test_options_that_do_not_fit_together_are_refused(
 ) -> None:
     with pytest.raises(InvalidArgument, match=message.replace(".", r"\.")):
         security.read_options(options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tls": "no"}, "tls='no': it is True or False"),
+        ({"acls": 1}, "acls=1: it is True or False"),
+        ({"sasl": 5}, "sasl=5: it is the name of a mechanism"),
+        ({"sasl": "plain", "users": "alice"}, "users: a dict of names and passwords"),
+        ({"sasl": "plain", "users": ["alice"]}, "users: a dict of names and passwords"),
+        ({"sasl": "plain", "users": {"alice": 5}}, "users: a dict of names and passwords"),
+        ({"sasl": "plain", "users": {5: "secret"}}, "users: a dict of names and passwords"),
+        ({"acls": True, "super_users": 5}, "super_users=5: it is a list of names"),
+        ({"acls": True, "super_users": [5]}, "super_users=[5]: it is a list of names"),
+    ],
+)
+def test_options_of_a_wrong_type_are_refused(options: dict[str, Any], message: str) -> None:
+    given = cast(SecurityOptions, options)
+    for refused_by in (security.read_options, partial(security.require_kept, ClusterSecurity())):
+        with pytest.raises(InvalidArgument, match=re.escape(message)) as refused:
+            refused_by(given)
+        assert "secret" not in str(refused.value)
 
 
 def test_a_user_without_password_gets_a_random_one() -> None:

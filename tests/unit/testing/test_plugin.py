@@ -94,6 +94,7 @@ def test_a_project_without_our_fixtures_runs_as_before(pytester: pytest.Pytester
         ("config='a=b'", "config = 'a=b': a dict is expected"),
         ("security={'sals': 'plain'}", "security: no 'sals' - did you mean sasl?"),
         ("security={'acls': True}", "every client of the run is User:ANONYMOUS"),
+        ("security={'sasl': 5}", "sasl=5: it is the name of a mechanism"),
         ("'kill'", "'kill' has no name"),
     ],
 )
