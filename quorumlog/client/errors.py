@@ -150,6 +150,10 @@ class KafkaError(Exception):
         definite = self.definite if definite is None else definite
         return KafkaError(self.code, self.message, definite=definite)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Copy or pickle its attributes: the constructors take other arguments than `args` has."""
+        return _with_text, (type(self), self.args), vars(self)
+
     @property
     def retriable(self) -> bool:
         """True if the same call may succeed later."""
@@ -169,6 +173,10 @@ class KafkaError(Exception):
     def fatal(self) -> bool:
         """True if the client object is unusable."""
         return self.code in FATAL
+
+
+def _with_text(kind: type[KafkaError], text: tuple[object, ...]) -> KafkaError:
+    return kind.__new__(kind, *text)
 
 
 class CallableError(KafkaError):

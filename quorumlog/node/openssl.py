@@ -15,12 +15,13 @@ _WORD: Final = re.compile(
     r"|jwks[._]endpoint[._]url\s*=\s*https:",  # the keys of tokens of OAUTHBEARER
     re.IGNORECASE,
 )
+_CONTINUED: Final = re.compile(r"\\\n\s*")  # a backslash continues a line, but not a comment
 _ENVIRONMENT_PREFIX: Final = "QUORUMLOG_CONFIG_"
 
 
 def mentions_tls(texts: Iterable[str]) -> bool:
     """Whether a text has a word of which a setting of TLS has one."""
-    return any(_WORD.search(text) for text in texts)
+    return any(_WORD.search(text) or _WORD.search(_CONTINUED.sub("", text)) for text in texts)
 
 
 def settings_texts(arguments: Iterable[str], environment: Mapping[str, str]) -> Iterator[str]:
@@ -33,9 +34,14 @@ def settings_texts(arguments: Iterable[str], environment: Mapping[str, str]) -> 
 
 
 def _content(argument: str) -> str:
-    """Return the text of a file, or the argument if it names none that can be read."""
+    """Return the text of a file, or the argument if it names none that can be read.
+
+    The node itself reads a pipe, which can be read once: its text is taken to mention TLS.
+    """
     try:
         path = Path(argument)
+        if path.is_fifo() or path.is_char_device():
+            return MODULE
         return path.read_text(encoding="utf-8") if path.is_file() else argument
     except (OSError, ValueError):  # the node reports it
         return argument

@@ -50,15 +50,15 @@ if mentions_tls(settings_texts(sys.argv[1:], os.environ)):
 gc.disable()  # imports leave hardly any garbage: collections would take a tenth of a start
 
 _metadata = "importlib.metadata"  # crc32c reads its own version by it; with zipfile, csv: 1 MB
-with suppress(AttributeError, ImportError), _stand_ins({_metadata: _StandIn(_metadata)}):
+with suppress(Exception), _stand_ins({_metadata: _StandIn(_metadata)}):
     import crc32c  # noqa: F401 - if it fails, the next import has the real module
 
 _absent = {"ssl": None, **({"_hashlib": None} if all(map(find_spec, _OWN_HASHES)) else {})}
 with kept_code(__file__), _stand_ins(_absent):
     from quorumlog.node.main import main
 
-with suppress(ImportError), _stand_ins({"ssl": _StandIn("ssl")}):
-    import uvloop  # noqa: F401 - the event loop needs it, and copies names of `ssl`
+with suppress(Exception), _stand_ins({"ssl": _StandIn("ssl")}):
+    import uvloop  # noqa: F401 - it copies names of `ssl`; if it fails, main repeats it
 
 __all__ = ["main"]
 

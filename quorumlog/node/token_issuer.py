@@ -11,7 +11,6 @@ key. Sources: RFC 6749 section 4.4, RFC 7517, RFC 8414, OpenID Connect Discovery
 """
 
 import asyncio
-import hashlib
 import hmac
 import json
 import os
@@ -33,6 +32,7 @@ from quorumlog.metadata_quorum.image.scram import (
     credential_of,
 )
 from quorumlog.node.listeners import StartFailed
+from quorumlog.wire.codec.sasl import salted_password
 
 if TYPE_CHECKING:
     from joserfc.jwk import RSAKey
@@ -209,7 +209,7 @@ def _is_valid(credentials: Credentials, user: str, password: str) -> bool:
     is_valid = False
     for mechanism, name in _HASHES.items():
         stored = credentials.get((user, mechanism), _NOBODY)
-        salted = hashlib.pbkdf2_hmac(name, password.encode(), stored.salt, stored.iterations)
+        salted = salted_password(name, password.encode(), stored.salt, stored.iterations)
         shown = credential_of(
             mechanism, iterations=stored.iterations, salt=stored.salt, salted_password=salted
         )

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Iterable, Mapping
 from functools import partial
-from hashlib import pbkdf2_hmac
 from typing import Final
 
 from quorumlog.chance import random_bytes
@@ -14,6 +13,7 @@ from quorumlog.client.io.cluster import check, labelled
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages import alter_user_scram_credentials as alter_
 from quorumlog.wire.codec.messages import describe_user_scram_credentials as describe_
+from quorumlog.wire.codec.sasl import salted_password
 
 MECHANISMS: Final[Mapping[str, int]] = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 _HASHES: Final[Mapping[int, str]] = {1: "sha256", 2: "sha512"}
@@ -75,7 +75,7 @@ async def _upsertion(one: about.NewScramCredential) -> alter_.ScramCredentialUps
         raise TypeError(f"{one.user}: a password is a str")
     salt = random_bytes(_SALT_BYTES)
     hashed = partial(
-        pbkdf2_hmac, _HASHES[code], one.password.encode(), salt, max(1, one.iterations)
+        salted_password, _HASHES[code], one.password.encode(), salt, max(1, one.iterations)
     )
     return alter_.ScramCredentialUpsertion(
         name=one.user,

@@ -8,6 +8,7 @@ internal topics are written by hand.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from types import FunctionType
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar, dataclass_transform
 
 from quorumlog.invariants import require
@@ -77,7 +78,10 @@ class StructType(type):
     """
 
     def __new__(cls, name: str, bases: tuple[type, ...], attributes: dict[str, Any]) -> Any:
-        """Make a class. Raises InvariantViolation if a base has fields, too."""
+        """Make a class.
+
+        Raises InvariantViolation if a base has fields, too, or a default can be changed.
+        """
         fields = [
             field._replace(name=attribute)
             for attribute, field in attributes.items()
@@ -85,11 +89,15 @@ class StructType(type):
         ]
         for field in fields:
             del attributes[field.name]
+        inherits = any(getattr(base, "FIELDS", ()) for base in bases)
         if fields:
-            require(not any(base.__dict__.get("FIELDS") for base in bases), "no fields of a base")
+            require(not inherits, "no fields of a base")
+            shared = [field.name for field in fields if type(field.default).__hash__ is None]
+            require(not shared, f"no default is changeable, so shared by instances: {shared}")
             attributes |= {"FIELDS": tuple(fields), "__init__": _compile_constructor}
             attributes.pop("__annotations__", None)  # for type checkers only; a node has 1,300
-        attributes.setdefault("__slots__", tuple(field.name for field in fields))
+        if not inherits:  # else the names of the base's fields
+            attributes.setdefault("__slots__", tuple(field.name for field in fields))
         return super().__new__(cls, name, bases, attributes)
 
 
@@ -122,19 +130,20 @@ _ABSENT: Final = object()
 
 def _constructor(struct: type[Struct]) -> Callable[..., None]:
     """Return `__init__` of a class: straight-line code, as fast as a constructor in a module."""
-    arguments, lines = [], []
+    lines = []
     scope: dict[str, Any] = {"ABSENT": _ABSENT}
+    defaults: dict[str, object] = {}
     for name, *_, default, factory in struct.FIELDS:
-        value, initial = name, repr(default)
+        value, defaults[name] = name, default
         if factory is not None:
-            scope[factory.__name__] = factory
-            made = "[]" if factory is list else f"{factory.__name__}()"
-            value, initial = f"{made} if {name} is ABSENT else {name}", "ABSENT"
-        arguments.append(f"{name}={initial}")
+            scope[f"new_{name}"] = factory
+            made = "[]" if factory is list else f"new_{name}()"
+            value, defaults[name] = f"{made} if {name} is ABSENT else {name}", _ABSENT
         lines.append(f" self.{name} = {value}")
-    text = "\n".join((f"def __init__(self, *, {', '.join(arguments)}):", *lines))
+    text = "\n".join((f"def __init__(self, *, {', '.join(defaults)}):", *lines))
     exec(compile(text, f"<{struct.__name__}>", "exec"), scope)  # noqa: S102 - text that is made here
-    constructor: Callable[..., None] = scope["__init__"]
+    constructor: FunctionType = scope["__init__"]
+    constructor.__kwdefaults__ = defaults
     return constructor
 
 

@@ -175,9 +175,9 @@ def canonical_base64(text: bytes | str) -> bytes:
 
 def _pbkdf2() -> Callable[[str, bytes, bytes, int], bytes]:
     try:
+        from _hashlib import pbkdf2_hmac  # a node imports `hashlib` without OpenSSL
+    except ImportError:
         from hashlib import pbkdf2_hmac
-    except ImportError:  # a node imports `hashlib` without OpenSSL
-        from _hashlib import pbkdf2_hmac
     return pbkdf2_hmac
 
 

@@ -22,6 +22,8 @@ from quorumlog.node.openssl import mentions_tls, settings_texts
         "control.tls.ca.file=x",
         "QUORUMLOG_CONFIG_CONTROL_TLS_CA_FILE=x",
         "sasl.oauthbearer.jwks.endpoint.url=https://h/keys",
+        "sasl.oauthbearer.jwks.endpoint.url=\\\n  https://h/keys",
+        "# a comment ends with its line\\\nssl.keystore.location=x",
     ],
 )
 def test_settings_of_tls_are_found(text: str) -> None:
@@ -45,6 +47,18 @@ def test_texts_are_those_of_the_file_the_arguments_and_the_environment(tmp_path:
     expected = ["node.id=1\n", "--config", "node.id=3", missing, "QUORUMLOG_CONFIG_NODE_ID=2"]
     assert [*texts] == expected
     assert [*settings_texts(["x" * 10_000, "\0"], {})] == ["x" * 10_000, "\0"]
+
+
+def test_a_pipe_is_left_to_the_node_and_taken_to_mention_tls(tmp_path: Path) -> None:
+    """Such as of `python -m quorumlog.node <(decrypt node.properties)`."""
+    pipe = tmp_path / "node.properties"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # else a writer waits for it
+    with os.fdopen(reader, encoding="utf-8") as left, pipe.open("w", encoding="utf-8") as writer:
+        writer.write("node.id=1\n")
+        writer.flush()
+        assert mentions_tls(settings_texts([str(pipe)], {}))
+        assert left.readline() == "node.id=1\n"
 
 
 @pytest.mark.parametrize(

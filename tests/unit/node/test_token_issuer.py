@@ -124,6 +124,16 @@ async def test_a_user_gets_a_token_that_the_brokers_accept(tmp_path: Path) -> No
             checked(keys.claims(expired["access_token"]), settings, wall_clock_ms())
 
 
+async def test_a_node_without_tls_checks_passwords_by_openssl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its `hashlib`, without OpenSSL, has a slow PBKDF2, and none from Python 3.12 on."""
+    monkeypatch.delattr(hashlib, "pbkdf2_hmac")
+    async with serving(TokenIssuer(tmp_path / "key.pem", ISSUER, lambda: CREDENTIALS)) as url:
+        status, answer = await post(url, GRANT, headers=ALICE)
+    assert (status, answer["token_type"]) == (200, "Bearer")
+
+
 @pytest.mark.parametrize(
     ("form", "password", "error"),
     [

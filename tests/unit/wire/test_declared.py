@@ -1,9 +1,12 @@
 """Structs that declare their fields on the wire, once each."""
 
+import math
+
 import pytest
 
 from quorumlog.invariants import InvariantViolation
-from quorumlog.wire.codec.message import Field, Message, Struct, wire
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.message import Field, Message, Struct, replaced, wire
 from quorumlog.wire.codec.schemas import decode_message, encode_message
 
 
@@ -68,6 +71,36 @@ def test_a_class_below_has_its_own_constructor_from_its_first_instance_on() -> N
             self.number += 1
 
     assert [Below().number, Below(number=5).number, Base().number] == [4, 6, 3]
+
+
+def test_a_class_below_without_fields_has_the_fields_of_its_base() -> None:
+    class Elm(Tree):
+        pass
+
+    assert Elm(late=1) == Elm(late=1) != Elm(late=2)
+    assert "late=1" in repr(Elm(late=1))
+    assert replaced(Elm(name="elm"), late=1) == Elm(name="elm", late=1)
+    with pytest.raises(InvariantViolation, match="base"):
+        type("Wych", (Elm,), {"age": wire("int32", default=0)})
+
+
+def test_a_default_is_any_value_that_instances_cannot_change() -> None:
+    other = type("Leaf", (Struct,), {"size": wire("int8", default=3)})
+
+    class Odd(Struct):
+        ratio: float = wire("float64", default=math.nan)
+        code: int = wire("int16", default=ErrorCode.UNKNOWN_SERVER_ERROR)
+        first: Leaf = wire(Leaf, default_factory=Leaf)
+        second: Struct = wire(other, default_factory=other)
+
+    made = Odd()
+    assert math.isnan(made.ratio)
+    assert made.code is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert (made.first, made.second) == (Leaf(), other())
+    shared: list[object] = [[], Leaf()]
+    for default in shared:
+        with pytest.raises(InvariantViolation, match="'leaves'"):
+            type("Shared", (Struct,), {"leaves": wire([Leaf], default=default)})
 
 
 @pytest.mark.parametrize(("version", "late"), [(0, 7), (1, 9)])
