@@ -224,7 +224,7 @@ DONE = {
     "list_offsets": {("list_offsets", "ok"): 20, ("final_list_offsets", "ok"): 5},
     "compacted_register": {("read", "ok"): 10, ("write", "ok"): 20},
     "metadata_linearizable": {("create", "ok"): 6, ("delete", "ok"): 4},
-    "recreated_topic": {("recreate", "ok"): 1, ("poll", "ok"): 10, ("send", "ok"): 20},
+    "recreated_topic": {("recreate", "ok"): 1, ("poll", "ok"): 10, ("send", "ok"): 5},
     "wire_rules": {
         ("wire_produce", "ok"): 20, ("wire_fetch", "ok"): 20, ("wire_lookup", "ok"): 10,
         ("wire_group", "ok"): 2, ("wire_final", "ok"): 6, ("send", "ok"): 10,

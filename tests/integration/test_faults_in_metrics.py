@@ -131,7 +131,7 @@ def carried_out(
     run(
         RunSettings(
             out=out, schedule=schedule, seed=1, duration_s=duration_us / 1e6,
-            options={"rate": 200.0},
+            options={"rate": 100.0},
         ),
         lambda *_: None,
     )  # fmt: skip

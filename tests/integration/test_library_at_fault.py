@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from quorumlog.chaos.checkers import Verdict
 from quorumlog.chaos.drivers.aiokafka_checks import CoordinatorChecks
-from quorumlog.chaos.network.error_responses import RESPONSES_FILE, read_responses
 from quorumlog.chaos.run.run import run
 from quorumlog.chaos.run.run_settings import RunSettings
 from quorumlog.chaos.schedule import Schedule
@@ -26,16 +26,7 @@ RESTARTS = {
 }
 
 
-def test_a_library_that_drops_an_error_accuses_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """aiokafka 0.14 as it is: a stale coordinator's refusal reads as "nothing is committed"."""
-
-    def unchecked(checks: Any, response: Any) -> None:
-        del checks, response
-
-    monkeypatch.setattr(CoordinatorChecks, "_check_fetched", unchecked)
-    out = tmp_path / "run"
+def judged(out: Path) -> Verdict:
     settings = RunSettings(
         out=out,
         workload="consume_transform_produce",
@@ -48,15 +39,26 @@ def test_a_library_that_drops_an_error_accuses_itself(
         record_responses=True,
     )
     run(settings, lambda *_: None)
-    refusals = [
-        one
-        for one in read_responses(out)
-        if (one.api, one.error) == ("OffsetFetch", "NOT_COORDINATOR")
-    ]
-    assert refusals, (out / RESPONSES_FILE).read_text()
-    verdict = verify_history(out, engine="local")
+    return verify_history(out, engine="local")
+
+
+def test_a_library_that_drops_an_error_accuses_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """aiokafka 0.14 as it is: a stale coordinator's refusal reads as "nothing is committed".
+
+    A run may be without such a refusal where something is committed: on a busy machine workers
+    join late.
+    """
+
+    def unchecked(checks: Any, response: Any) -> None:
+        del checks, response
+
+    monkeypatch.setattr(CoordinatorChecks, "_check_fetched", unchecked)
+    runs = (tmp_path / f"run-{number}" for number in range(4))
+    verdict = next((one for one in map(judged, runs) if one.valid is False), None)
+    assert verdict is not None, "no run has the refusal"
     found = {result.name: result for result in verdict.results}
-    assert verdict.valid is False
     assert "offset-lost" in found
     for witness in found["offset-lost"].witnesses:
         [answer] = [op for op in witness["ops"] if op["role"] == "answer"]
