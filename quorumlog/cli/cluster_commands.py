@@ -377,7 +377,7 @@ def _run_until_interrupted(cluster: LocalCluster, *, or_end_of_input: bool) -> N
 
 
 def _report_ended(cluster: LocalCluster, reported: frozenset[int]) -> frozenset[int]:
-    """Print the nodes that ended after those that are reported; return all ended nodes."""
+    """Print the nodes that have ended since the last report; return all ended nodes."""
     ended = frozenset(node.id for node in cluster.nodes if cluster.exit_status(node.id) is not None)
     for node_id in sorted(ended - reported):
         if cluster.pid(node_id) is None:  # else another command has started it again

@@ -73,7 +73,7 @@ class RawConnection:
         timeout_s: float = TIMEOUT_S,
         security: ConnectionSecurity = PLAINTEXT,
     ) -> "RawConnection | None":
-        """Connect, by TLS if `security` has it, and send nothing yet; None: nobody listens."""
+        """Connect, by TLS if `security` has it, and send nothing yet; None: the port is closed."""
         connection = cls(node, number, now_ns, client_id, timeout_s)
         try:
             async with asyncio.timeout(timeout_s):

@@ -27,6 +27,6 @@ class TransactionVerifier(Protocol):
         """Return for each partition NONE if the open transaction contains it, or the error.
 
         `topic_id`: the partitions are of this topic; zeros: of the topic of the name. With `adds`
-        the coordinator adds the partitions first, as clients of transaction.version 2 expect. The
-        errors are those that producers support; they include an unknown outcome.
+        the coordinator adds the partitions first, as clients of transaction.version 2 expect.
+        Producers support each of the errors, which include an unknown outcome.
         """
