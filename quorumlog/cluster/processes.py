@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
@@ -310,7 +310,8 @@ class NodeProcess:
 
     def _last_words_of(self, child: Child | None) -> str:
         status = None if child is None else child.wait()
-        with self.log.open("rb") as log:
+        lines: list[str] = []
+        with suppress(FileNotFoundError), self.log.open("rb") as log:  # the directory was removed
             log.seek(max(0, self.log.stat().st_size - _LOG_TAIL_BYTES))
             lines = log.read().decode(errors="replace").strip().splitlines()
         reason = lines[-1] if lines else f"no output; see {self.log}"

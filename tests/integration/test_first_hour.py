@@ -138,9 +138,10 @@ def test_up_reports_a_node_that_has_ended(terminal: Terminal) -> None:
     ) as process:
         assert process.stderr is not None
         assert "press Ctrl-C" in process.stderr.readline()
+        (terminal.path / "quorumlog-data/node-1/node.log").unlink()
         terminal("node", "kill", "1")
         line = process.stderr.readline()
-        assert "node 1 ended with status -9" in line
+        assert "node 1 ended with status -9: no output" in line
         assert "start it again with: quorumlog node start 1 --dir " in line
         terminal("node", "start", "1")
         process.send_signal(signal.SIGTERM)
