@@ -146,7 +146,7 @@ def test_odd_answers_of_an_issuer_get_no_secret_and_no_endless_lifetime() -> Non
 def test_a_request_to_a_node_passes_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # nobody listens there
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # a closed port
     with serving() as url:
         with pytest.raises(OSError, match="refused"):
             REQUEST.send(url)
