@@ -16,7 +16,8 @@ from typing import Any, Final
 
 _Codes = dict[bytes, list[CodeType]]
 """By Python's hash of the text (PEP 552): its code, once for each class that has this text."""
-_VERSION: Final = MAGIC_NUMBER + b"3"  # of Python's code, and of this file's form
+_VERSION: Final = MAGIC_NUMBER + b"4"  # of Python's code, and of this file's form
+_HASH_SIZE: Final = 8
 _FILES: Final = SourceFileLoader("", "")
 
 
@@ -50,7 +51,8 @@ def kept_code(module_file: str) -> Iterator[None]:
         whole = {key: kept[key] for key, codes in left.items() if not codes and key in kept}
         for key, codes in made.items():
             whole[key] = whole.get(key, []) + codes
-        _FILES.set_data(path, marshal.dumps((_VERSION, whole)))
+        content = marshal.dumps(whole)
+        _FILES.set_data(path, _VERSION + source_hash(content) + content)
 
 
 def _without_lines(code: CodeType) -> CodeType:
@@ -62,8 +64,17 @@ def _without_lines(code: CodeType) -> CodeType:
 
 
 def _read(path: str) -> _Codes:
+    """Return the codes of a file; none of a missing one, of another version, or of damaged bytes.
+
+    `marshal` reserves the memory of any size it reads, and may crash: it gets whole content alone.
+    """
     try:
-        version, codes = marshal.loads(_FILES.get_data(path))  # noqa: S302 - as safe as modules
-    except (OSError, EOFError, TypeError, ValueError):  # there is none, or of another Python
+        read = _FILES.get_data(path)
+    except OSError:
         return {}
-    return codes if version == _VERSION else {}
+    head = len(_VERSION) + _HASH_SIZE
+    content = read[head:]
+    if read[:head] != _VERSION + source_hash(content):
+        return {}
+    codes: _Codes = marshal.loads(content)  # noqa: S302 - as safe as modules
+    return codes

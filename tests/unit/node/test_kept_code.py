@@ -91,14 +91,25 @@ def test_each_class_of_one_text_takes_code_of_its_own(monkeypatch: pytest.Monkey
     assert compiled == [functions, 0, 2 * functions, 0, 0, 0]
 
 
-@pytest.mark.parametrize("content", [b"", b"\x00", b"(1, 2)", b"i\x01\x00\x00\x00"])
-def test_a_file_of_another_kind_counts_as_no_file(content: bytes, compiled_modules: Path) -> None:
+def test_a_damaged_file_counts_as_no_file_and_is_not_interpreted(
+    monkeypatch: pytest.MonkeyPatch, compiled_modules: Path
+) -> None:
+    """`marshal` would reserve 7 GB for the tuple that begins with `(1, 2)`."""
     make_pair()
     kept = kept_file(compiled_modules)
     whole = kept.read_bytes()
-    kept.write_bytes(content)
-    assert repr(make_pair()(1, 2)) == "Pair(a=1, b=2)"
-    assert kept.read_bytes() == whole
+    places = [*range(24), *range(24, len(whole), 97)]
+    cuts = [whole[:place] for place in places]
+    flips = [
+        whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :]
+        for place in places
+    ]
+    for content in (b"(1, 2)", b"i\x01\x00\x00\x00", *cuts, *flips):
+        kept.write_bytes(content)
+        with monkeypatch.context() as patch:
+            patch.setattr("quorumlog.node.kept_code.marshal.loads", pytest.fail)
+            assert repr(make_pair()(1, 2)) == "Pair(a=1, b=2)"
+        assert kept.read_bytes() == whole
 
 
 def test_the_code_of_another_python_is_not_used(
