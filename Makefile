@@ -11,6 +11,9 @@ unexport PYTHONDONTWRITEBYTECODE
 # The levels of tests, each a directory below tests/. `make test` runs all.
 LEVELS := unit golden paper property simulation chaos integration
 
+# How much a search of `make check` tries: `quick` a fourth, `default` as much as in `make test`.
+SEARCHES ?= quick
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test check lint types imports quick $(LEVELS) bench wheel dist clean
 help: ## what there is to run
@@ -34,7 +37,7 @@ types: $(VENV)/installed-dev
 imports: $(VENV)/installed-dev
 	$(BIN)/lint-imports --no-cache
 quick: $(VENV)/installed-dev
-	$(BIN)/pytest -n 3 --dist loadgroup --hypothesis-profile quick -m "not integration and not spark and not planted" tests/unit \
+	$(BIN)/pytest -n 3 --dist loadgroup --hypothesis-profile $(SEARCHES) -m "not integration and not spark and not planted" tests/unit \
 		tests/golden tests/property tests/paper tests/chaos tests/simulation tests/test_*.py
 
 unit: ## one level of tests, as are golden, paper, property, simulation, chaos and integration

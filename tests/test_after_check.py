@@ -1,4 +1,4 @@
-"""`pytest --after-check` leaves out what `make check` has run alike, and nothing else."""
+"""`pytest --after-check` leaves out the tests of `make check SEARCHES=default`, and no others."""
 
 import re
 
@@ -13,6 +13,12 @@ def test_the_directories_and_marks_are_those_of_make_check() -> None:
     assert re.findall(r"tests/(\w+)(?=[ \n])", recipe[1]) == [*CHECKED]
     assert "tests/test_*.py" in recipe[1]
     assert re.findall(r"not (\w+)", recipe[1]) == [*LEFT_OUT]
+    assert "--hypothesis-profile $(SEARCHES)" in recipe[1]
+    run = (TESTS.parent / ".ci/run").read_text()
+    assert re.findall(r"^make .*?(?=\s*#)", run, re.M) == [
+        "make check SEARCHES=default",
+        "make test PYTEST_OPTIONS=--after-check",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -21,8 +27,8 @@ def test_the_directories_and_marks_are_those_of_make_check() -> None:
         ("unit/storage/test_disk.py", None, True),
         ("golden/partition/test_golden_partition.py", None, True),
         ("test_tidy.py", None, True),
-        ("unit/wire/test_messages_against_kio.py", None, False),  # its searches are longer
-        ("property/test_quorum.py", None, False),
+        ("unit/wire/test_messages_against_kio.py", None, True),
+        ("property/test_quorum.py", None, True),
         ("property/test_partition_mutants.py", "planted", False),
         ("chaos/test_spark.py", "spark", False),
         ("chaos/test_chaos_runs.py", "integration", False),

@@ -1,8 +1,4 @@
-"""Which tests `make test` would repeat after `make check`, with nothing else in them.
-
-Not repeated: tests that `make check` leaves out, and all of a file that has searches, because these
-are longer in `make test`.
-"""
+"""Which tests `make test` would repeat after `make check SEARCHES=default`: all that it runs."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -14,28 +10,23 @@ TESTS: Final = Path(__file__).parents[1]
 CHECKED: Final = ("unit", "golden", "property", "paper", "chaos", "simulation")
 """The directories of `make check`, which runs the tests beside them as well."""
 LEFT_OUT: Final = ("integration", "spark", "planted")
-"""The marks of what it leaves out there."""
-_SHARED_SEARCHES: Final = ("property", "simulation")  # their files use those of one another
-_OF_SEARCHES: Final = ("hypothesis", "tests.support.sizes")
+"""The marks of the tests that it leaves out there."""
 
 
 def is_repeated_file(path: Path) -> bool:
     """Return whether all tests of a file are repeated: it need not even be imported."""
-    return _has_repeated(path) and not any(f"mark.{mark}" in _text_of(path) for mark in LEFT_OUT)
+    return _is_checked(path) and not any(f"mark.{mark}" in _text_of(path) for mark in LEFT_OUT)
 
 
 def is_repeated(item: pytest.Item) -> bool:
-    """Return whether `make check` runs a test just as `make test` does."""
+    """Return whether `make check` runs a test, too."""
     is_left_out = any(item.get_closest_marker(mark) for mark in LEFT_OUT)
-    return _has_repeated(item.path) and not is_left_out
+    return _is_checked(item.path) and not is_left_out
 
 
-def _has_repeated(path: Path) -> bool:
+def _is_checked(path: Path) -> bool:
     first, *below = path.relative_to(TESTS).parts
-    is_checked = first in CHECKED if below else path.name.startswith("test_")
-    if not is_checked or first in _SHARED_SEARCHES:
-        return False
-    return not any(word in _text_of(path) for word in _OF_SEARCHES)
+    return first in CHECKED if below else path.name.startswith("test_")
 
 
 @lru_cache
