@@ -4,10 +4,8 @@
 """
 
 import ast
-import io
 import json
 import re
-import tokenize
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -39,6 +37,12 @@ RIDDLE = re.compile(
     re.IGNORECASE,
 )
 NAMES = re.compile(r"`[^`]*`|docs/\S*")  # code and files, which have words of their own
+# A string, or a comment: a "#" in a string begins none.
+STRING_OR_COMMENT = re.compile(
+    r"""\"\"\"(?:\\.|[^\\])*?\"\"\"|'''(?:\\.|[^\\])*?'''|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'"""
+    r"|(?P<comment>#[^\n]*)",
+    re.DOTALL,
+)
 IMPURE_CALLS = {"open", "print", "input", "hash", "id"}  # they need no import to be reached
 
 
@@ -60,8 +64,15 @@ class Source:
     has_behaviour: bool  # it defines a class or a function
     docstrings: list[str] = field(default_factory=list)  # also of attributes
     function_lines: dict[str, int] = field(default_factory=dict)  # of equal names: the longest
-    impure_calls: list[str] = field(default_factory=list)
-    sleeps: list[tuple[int, float]] = field(default_factory=list)  # line, seconds
+
+
+def statements(tree: ast.AST) -> Iterator[ast.stmt]:
+    """Yield every statement below a tree: `ast.walk` would visit the expressions, too."""
+    for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for node in getattr(tree, block, ()):
+            if isinstance(node, ast.stmt):
+                yield node
+            yield from statements(node)
 
 
 @cache
@@ -71,7 +82,7 @@ def parsed(text: str) -> Source:
     behaves = not kinds.isdisjoint({ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef})
     source = Source(set(), ast.get_docstring(tree) is not None, behaves)
     lines = source.function_lines
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             source.imports.update(imported(node))
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -83,18 +94,11 @@ def parsed(text: str) -> Source:
                     source.docstrings.append(docstring)
                 case _:
                     pass
-        elif isinstance(node, ast.Call):
-            match node:
-                case ast.Call(func=ast.Name(id=called)) if called in IMPURE_CALLS:
-                    source.impure_calls.append(called)
-                case ast.Call(
-                    func=ast.Name(id="sleep") | ast.Attribute(attr="sleep"),
-                    args=[ast.Constant(value=float() | int() as seconds)],
-                ):
-                    source.sleeps.append((node.lineno, seconds))
-                case _:
-                    pass
     return source
+
+
+def calls(text: str) -> list[ast.Call]:
+    return [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
 
 
 def oversized(root: Path) -> dict[str, int]:
@@ -142,9 +146,8 @@ def joinable(root: Path) -> list[str]:
 @cache
 def prose_of(text: str) -> list[str]:
     """The docstrings, those behind constants included, and the comments."""
-    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-    comments = [token.string for token in tokens if token.type == tokenize.COMMENT]
-    return parsed(text).docstrings + comments
+    comments = [found["comment"] for found in STRING_OR_COMMENT.finditer(text)]
+    return parsed(text).docstrings + [comment for comment in comments if comment]
 
 
 def riddles(root: Path) -> dict[str, int]:
@@ -173,11 +176,25 @@ def questions(root: Path) -> list[str]:
 
 def impure_calls(root: Path) -> list[str]:
     return [
-        f"{name}: {called}()"
+        f"{name}: {call.func.id}()"
         for name, text in files(root, "quorumlog/**/*.py")
         if PURE.search(name)
-        for called in parsed(text).impure_calls
+        for call in calls(text)
+        if isinstance(call.func, ast.Name) and call.func.id in IMPURE_CALLS
     ]
+
+
+def sleeps(text: str) -> Iterator[tuple[int, float]]:
+    """Yield the line and the seconds of each sleep of a fixed time."""
+    for call in calls(text):
+        match call:
+            case ast.Call(
+                func=ast.Name(id="sleep") | ast.Attribute(attr="sleep"),
+                args=[ast.Constant(value=float() | int() as seconds)],
+            ):
+                yield call.lineno, seconds
+            case _:
+                pass
 
 
 def long_sleeps(root: Path) -> list[str]:
@@ -185,8 +202,8 @@ def long_sleeps(root: Path) -> list[str]:
     return [
         f"{name}:{line}: sleep({seconds})"
         for name, text in files(root, "tests/**/*.py")
-        if BELOW_INTEGRATION.search(name) and not JUMPING_TIME.search(text)
-        for line, seconds in parsed(text).sleeps
+        if BELOW_INTEGRATION.search(name) and "sleep" in text and not JUMPING_TIME.search(text)
+        for line, seconds in sleeps(text)
         if seconds > SLEEP_S_MAX
     ]
 

@@ -170,8 +170,8 @@ def test_a_row_group_that_was_changed_is_an_error(whole: pa.Table, tmp_path: Pat
 def test_neither_row_groups_nor_chunks_grow_with_the_polls(
     whole: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parquet, "MICRO_OF_A_GROUP", 60)
-    monkeypatch.setattr(row_groups, "MICRO_PER_CHUNK", 150)
+    monkeypatch.setattr(parquet, "MICRO_OF_A_GROUP", 240)
+    monkeypatch.setattr(row_groups, "MICRO_PER_CHUNK", 600)
     file = tmp_path / "history.parquet"
     write_operations(whole, file, whole.schema.metadata)
     lengths = pc.list_value_length(whole.column("micro")).to_pylist()
@@ -182,8 +182,8 @@ def test_neither_row_groups_nor_chunks_grow_with_the_polls(
     assert pa.concat_tables(one for few in tables for one in few).equals(
         whole.replace_schema_metadata(None)
     )
-    assert all(size <= max(60, largest) for few in sizes for size in few)
-    assert all(sum(few) <= 150 or len(few) == 1 for few in sizes)
+    assert all(size <= max(240, largest) for few in sizes for size in few)
+    assert all(sum(few) <= 600 or len(few) == 1 for few in sizes)
     assert max(len(few) for few in sizes) > 1
     same(check_in_parts(groups, CHECKER), check_history(whole))
 

@@ -95,7 +95,8 @@ def test_a_commit_and_a_resignation_in_one_step() -> None:
 
 def test_without_faults_one_election_is_enough() -> None:
     """A disk that is slow from the start counts as a fault."""
-    for seed in (4, 6, 7, 9, 10, 13):
+    seeds = (4, 6, 7, 9, 10, 13)
+    for seed in seeds[: tries(len(seeds))]:
         result = simulate(seed, duration_ms=8_000, faults=())
         assert result.schedule.options["slow_disks"] == 0
         assert result.valid

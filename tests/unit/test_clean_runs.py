@@ -4,11 +4,13 @@ import json
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from quorumlog.chaos.node_simulation.simulate import settings_of
 from quorumlog.chaos.run.run_settings import RunSettings
 from tools import clean_runs, kill_rounds
 
@@ -78,7 +80,8 @@ def test_the_runs_follow_from_their_seeds() -> None:
     assert faults == {*clean_runs.REAL_FAULTS}
 
 
-def test_seeds_of_transactions_run_whole_nodes() -> None:
+def test_seeds_of_transactions_run_whole_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clean_runs, "settings_of", partial(settings_of, duration_ms=2000))
     [noted] = clean_runs.transactions([2])
     assert (noted["seed"], noted["workload"], noted["valid"]) == (
         2,

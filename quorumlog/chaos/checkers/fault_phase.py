@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from quorumlog.chaos.checkers.entries import Ints
-from quorumlog.chaos.checkers.fault_bands import NODE_ENDED, Band, fault_bands
+from quorumlog.chaos.checkers.fault_bands import NODE_ENDED, Band, fault_bands, nemesis_of
 from quorumlog.chaos.checkers.verdict import FaultPhase
 from quorumlog.chaos.faults.fault import TAKING
 from quorumlog.chaos.faults.links import CLIENTS
@@ -51,10 +51,10 @@ def acks_of(part: pa.Table) -> Acks:
     is_ok = pc.and_(
         pc.equal(part.column("type"), "ok"), pc.not_equal(part.column("process"), NEMESIS)
     )
-    told = part.select(["f", "completed_ns"]).filter(is_ok)
+    fs, completed_ns = (part.column(name).filter(is_ok) for name in ("f", "completed_ns"))
     return {
-        f: thinned(told.filter(pc.field("f") == f).column("completed_ns").to_numpy())
-        for f in pc.unique(told.column("f")).to_pylist()
+        f: thinned(completed_ns.filter(pc.equal(fs, f)).to_numpy())
+        for f in pc.unique(fs).to_pylist()
     }
 
 
@@ -80,13 +80,16 @@ def thinned(times_ns: Ints) -> Ints:
 
 def fault_phase_of(table: pa.Table) -> FaultPhase | None:
     """Return the fault phase of a whole history; None: it has none."""
-    nemesis = table.filter(pc.field("process") == NEMESIS)
+    nemesis = nemesis_of(table)
+    if not nemesis.num_rows:
+        return None
     return fault_phase(nemesis, fault_bands(nemesis), acks_of(table))
 
 
 def fault_phase(nemesis: pa.Table, bands: Sequence[Band], acks: Acks) -> FaultPhase | None:
     """Return the fault phase, from the nemesis's rows; None: no such phase has ended."""
-    rows = nemesis.filter(pc.field("f").isin([PHASE, PHASE_OVER])).sort_by("index").to_pylist()
+    is_phase = pc.is_in(nemesis.column("f"), pa.array([PHASE, PHASE_OVER]))
+    rows = sorted(nemesis.filter(is_phase).to_pylist(), key=lambda row: row["index"])
     if [row["f"] for row in rows[:2]] != [PHASE, PHASE_OVER]:
         return None
     terms = read_phase_details(rows[0]["details"])

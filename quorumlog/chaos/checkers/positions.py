@@ -103,7 +103,7 @@ def context_of(table: pa.Table) -> pa.Table:
     outcome = np.array([OUTCOMES.index(name) for name in names] or [0], np.int32)[code]
 
     def is_f(*names: str) -> Flags:
-        found: Flags = np.isin(f, [code for code, name in enumerate(fs) if name in names])
+        found: Flags = np.array([name in names for name in fs], np.bool_)[f]
         return found
 
     clients, polls = process != NEMESIS, is_f("poll")

@@ -60,8 +60,7 @@ class Rows:
 
     def is_f(self, *names: str) -> Flags:
         """Return which rows have one of these `f`."""
-        wanted = [code for code, name in enumerate(self.fs) if name in names]
-        found: Flags = np.isin(self.f, wanted)
+        found: Flags = np.array([name in names for name in self.fs], np.bool_)[self.f]
         return found
 
     def lengths(self) -> Ints:

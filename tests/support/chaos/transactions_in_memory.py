@@ -72,6 +72,7 @@ class TransactionsInMemory:
         self.rng = random.Random(f"broker {seed}")
         self.fault, self.hits = fault, 0
         self.logs: list[list[Entry | None]] = [[] for _ in range(partitions)]  # None: a marker
+        self.stable = [0] * partitions  # no transaction is open below these offsets
         self.ids: dict[str, Id] = {}
         self.offsets: dict[tuple[str, int], int] = {}
         self.pending: dict[tuple[str, int], list[Txn]] = {}
@@ -98,11 +99,14 @@ class TransactionsInMemory:
     # --- logs ---
 
     def last_stable_offset(self, partition: int) -> int:
-        log = self.logs[partition]
-        for offset, entry in enumerate(log):
+        log, offset = self.logs[partition], self.stable[partition]
+        while offset < len(log):
+            entry = log[offset]
             if entry is not None and entry.txn is not None and partition not in entry.txn.markers:
-                return offset
-        return len(log)
+                break
+            offset += 1
+        self.stable[partition] = offset
+        return offset
 
     def read(self, partition: int, position: int, most: int) -> tuple[list[Record], int]:
         """Return the records at read_committed from `position`, and the next position."""

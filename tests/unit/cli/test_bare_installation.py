@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -30,14 +31,23 @@ WITH_HISTORY = """
 """
 
 
+@cache
+def environment(also: str) -> dict[str, str]:
+    """Return the variables of a Python that finds the declared dependencies, and `also`."""
+    path = os.pathsep.join([str(BARE), str(ROOT)])
+    found = {**os.environ, "PYTHONPATH": path, "QUORUMLOG_ALSO": also}
+    program = "import os; print(os.environ['QUORUMLOG_ABSENT'])"
+    absent = subprocess.check_output([sys.executable, "-c", program], env=found, text=True)
+    return {**found, "QUORUMLOG_ABSENT": absent}
+
+
 def run_bare(
-    *words: str, also: str = "", directory: Path = ROOT
+    *words: str, also: str = "", directory: Path = ROOT, **more: str
 ) -> "subprocess.CompletedProcess[str]":
     """Run Python where it finds nothing but the declared dependencies, and `also`."""
-    path = os.pathsep.join([str(BARE), str(ROOT)])
     return subprocess.run(
         [sys.executable, *words],
-        env={**os.environ, "PYTHONPATH": path, "QUORUMLOG_ALSO": also},
+        env={**environment(also), **more},
         cwd=directory,
         capture_output=True,
         text=True,
@@ -95,14 +105,13 @@ def test_a_command_that_needs_an_extra_names_it(words: tuple[str, ...]) -> None:
         assert json.loads(refused.stdout) == {"error": line.removeprefix("quorumlog: ")}
 
 
-def test_a_test_that_needs_an_extra_fails_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_test_that_needs_an_extra_fails_in_one_line(tmp_path: Path) -> None:
     lines = WITH_HISTORY.splitlines()
     (tmp_path / "test_it.py").write_text("\n".join(line[4:] for line in lines))
     options = ("-p", "no:cacheprovider", "-p", "quorumlog.testing.plugin", "--tb=short")
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # those of others lack something
-    ran = run_bare("-m", "pytest", *options, "test_it.py", also="pytest", directory=tmp_path)
+    no_others = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # they lack something
+    words = ("-m", "pytest", *options, "test_it.py")
+    ran = run_bare(*words, also="pytest", directory=tmp_path, **no_others)
     assert "1 passed, 3 errors" in ran.stdout, ran.stdout + ran.stderr
     assert ran.stdout.count("histories and checks need numpy: pip install '") >= 3
     assert "Traceback" not in ran.stdout

@@ -12,20 +12,35 @@ from typing import Any
 
 import pytest
 
-from quorumlog.cluster import ClusterError, InvalidArgument, LocalCluster, layout, snapshots
+from quorumlog.cluster import (
+    ClusterError,
+    InvalidArgument,
+    LocalCluster,
+    cluster_nodes,
+    layout,
+    snapshots,
+)
+from quorumlog.cluster.processes import NodeProcess
 from quorumlog.storage.io.checkpoints import CLEAN_SHUTDOWN_FILE
 
 Make = Callable[..., LocalCluster]
 
 
 @pytest.fixture
-def cluster(make: Make) -> LocalCluster:
+def cluster(make: Make, monkeypatch: pytest.MonkeyPatch) -> LocalCluster:
     """A stopped cluster of two nodes that have closed their logs."""
     cluster = make(nodes=2)
-    cluster.start()
-    cluster.stop()
+    start_without_processes(cluster, monkeypatch)
     fill(cluster, "first")
     return cluster
+
+
+def start_without_processes(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start a cluster, except for the processes: they would do nothing with their data."""
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster_nodes, "spawn_together", lambda nodes, limit: None)
+        patch.setattr(NodeProcess, "wait_ready", lambda node, limit: None)
+        cluster.start()
 
 
 def fill(cluster: LocalCluster, text: str) -> None:
@@ -132,8 +147,7 @@ def test_the_next_start_completes_a_restore(
         cluster.restore("seeded")
     monkeypatch.undo()
     again = LocalCluster(cluster.directory, node_module="tests.support.cluster.fake_node")
-    again.start()
-    again.stop()
+    start_without_processes(again, monkeypatch)
     assert contents(again) == ["first of 1", "first of 2"]
     assert left_of_a_restore(again) == []
 
@@ -186,8 +200,7 @@ def test_a_killed_restore_is_finished_or_given_up_by_the_next_act(
         is_killed = kill_in_a_restore(cluster, monkeypatch, changes)
         again = LocalCluster(cluster.directory, node_module="tests.support.cluster.fake_node")
         if then == "start":
-            again.start()
-            again.stop()
+            start_without_processes(again, monkeypatch)
         elif then == "snapshot":
             again.snapshot(f"after-{changes}")
         else:

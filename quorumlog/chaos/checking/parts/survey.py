@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from quorumlog.chaos.checkers.checker import Checker
+from quorumlog.chaos.checkers.fault_bands import nemesis_of
 from quorumlog.chaos.checkers.fault_phase import Acks, acks_of, joined
 from quorumlog.chaos.checking.parts.plan import Extent
-from quorumlog.chaos.history.model import NEMESIS
 from quorumlog.chaos.history.schema import OPERATIONS
 from quorumlog.chaos.history.validate import PartFacts, merge_facts, part_facts
 
@@ -50,7 +50,7 @@ def look(part: pa.Table, checker: Checker) -> Look:
     facts = part_facts(part)
     return Look(
         facts=facts,
-        nemesis=part.filter(pc.field("process") == NEMESIS),
+        nemesis=nemesis_of(part),
         acks=acks_of(part),
         context=checker.runs.context(part) if checker.runs else None,
         extents=dict(_extents(part)),
@@ -66,7 +66,8 @@ def _extents(part: pa.Table) -> Iterator[tuple[str, Extent]]:
     counted = table.group_by("key", use_threads=False).aggregate(
         [("key", "count"), ("offset", "count"), ("offset", "min"), ("offset", "max")]
     )
-    for row in counted.filter(pc.field("key_count") > _LARGE * len(micro)).to_pylist():
+    is_large = pc.greater(counted.column("key_count"), _LARGE * len(micro))
+    for row in counted.filter(is_large).to_pylist():
         size, low, high = row["key_count"], row["offset_min"], row["offset_max"]
         bounds = (0, -1) if low is None else (low, high)
         yield row["key"], Extent(size, size - row["offset_count"], *bounds)
