@@ -203,10 +203,15 @@ def _by_key(given: Input, checker: Checker, survey: Survey, plan: Plan) -> "RDD[
         return moved.mapPartitions(
             lambda blocks: by_key(table.sort_by("index") for _, table in _whole(blocks, OPERATIONS))
         )
-    # Entries that span runs are made here.
-    lives = [*cut(checker.runs.explode_context(survey.context))]
-    entries = given.rows.mapPartitions(lambda rows: by_key(tables(rows)))
-    return entries.union(given.rows.context.parallelize(lives, 1))
+    runs = checker.runs
+
+    def with_lives(task: int, rows: Iterable[Any]) -> Iterator[Numbered]:
+        """Entries that span runs come from the first task: a union needs more Python workers."""
+        if task == 0:
+            yield from cut(runs.explode_context(survey.context))
+        yield from by_key(tables(rows))
+
+    return given.rows.mapPartitionsWithIndex(with_lives)
 
 
 def _blocks(parts: Iterable[tuple[int, pa.Table]]) -> Iterator[Numbered]:
