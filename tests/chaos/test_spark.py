@@ -1,5 +1,6 @@
 """Spark says what the local engine says, of every model, and starts on a machine without Java."""
 
+import gc
 import json
 import os
 import subprocess
@@ -60,6 +61,15 @@ def test_every_vector_and_every_planted_anomaly_gives_the_same_verdict(tmp_path:
         on_spark = check_on_spark(HistorySource(tmp_path / "history.parquet"))
         same(on_spark, check_history(table))
         assert len(on_spark.results) >= len(PLANTS)
+
+
+def test_a_worker_begins_with_the_imports_of_a_check(context: Any) -> None:
+    """Its collections of garbage after each task scan none of the modules."""
+
+    def frozen(_: int) -> tuple[bool, bool]:
+        return "quorumlog.chaos.checkers.registry" in sys.modules, gc.get_freeze_count() > 50_000
+
+    assert context.parallelize([0], 1).map(frozen).collect() == [(True, True)]
 
 
 def test_a_run_gives_the_same_verdict_from_lines_and_from_parquet(tmp_path: Path) -> None:

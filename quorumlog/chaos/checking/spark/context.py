@@ -38,6 +38,7 @@ _TOLD_CHARS_MAX: Final = 500
 _PYTHON_STACK: Final = "Traceback (most recent call last):\n"
 # No second compiler, no parallel collector: 40 % less CPU for 1e5 operations, 25 % for 1e6.
 _SHORT_LIVED: Final = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+_DAEMON: Final = "quorumlog.chaos.checking.spark.daemon"
 _QUIET: Final = """rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
 appender.stderr.type = Console
@@ -236,6 +237,7 @@ def _settings(workspace: Path, master: str, *, is_short: bool) -> dict[str, str]
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",  # it would garble stdout
         **({} if host is None else {"spark.driver.host": host}),
+        **({"spark.python.daemon.module": _DAEMON} if is_one_process(master) else {}),
         "spark.driver.memory": f"{gigabytes}g",
         "spark.driver.extraJavaOptions": " ".join(options),
         "spark.shuffle.compress": "false",  # the blocks are compressed already
