@@ -48,6 +48,12 @@ def context() -> Iterator[Any]:
         yield context
 
 
+@pytest.fixture(autouse=True)
+def many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut small histories into as many parts as large ones."""
+    monkeypatch.setattr(spark_engine, "_MICRO_OF_A_TASK", 1)
+
+
 def test_every_vector_and_every_planted_anomaly_gives_the_same_verdict(tmp_path: Path) -> None:
     tables = [read(vector, tmp_path) for vector in VECTORS]
     for seed, plant in enumerate(PLANTS):

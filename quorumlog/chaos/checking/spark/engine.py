@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 _SHORT_ROWS: Final = 5_000_000  # below, a JVM that starts fast beats one that runs fast
 _MICRO_PER_PART: Final = 1_000_000
+_MICRO_OF_A_TASK: Final = 50_000  # a smaller part is checked faster than its task starts
 _PARTS_MAX: Final = 512
 Numbered = tuple[int, bytes]  # a part, and a block of it
 
@@ -99,12 +100,18 @@ def check_input(
     progress("reading the history")
     survey = _survey(given, checker)
     progress("checking")
-    least = 4 * cores(context)
+    most_tasks = 4 * cores(context)
     plan = plan_of(
         survey.extents,
         given.micro,
         checker,
-        parts_for=lambda micro: parts or min(_PARTS_MAX, max(least, micro // _MICRO_PER_PART)),
+        parts_for=lambda micro: (
+            parts
+            or min(
+                _PARTS_MAX,
+                max(micro // _MICRO_PER_PART, min(most_tasks, 1 + micro // _MICRO_OF_A_TASK)),
+            )
+        ),
     )
     partials = _check(given, checker, facts, survey, plan)
     bands = fault_bands(survey.nemesis)
