@@ -23,7 +23,8 @@ def spark() -> Iterator[SparkSession]:
     """Spark with its Kafka connector; without it if no package index has the package."""
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.sql.shuffle.partitions", "1")
-    quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # for a JVM that lives for seconds
+    # For a JVM that lives for seconds.
+    quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=128m"
     builder = builder.config("spark.driver.extraJavaOptions", quick)
     try:
         session = builder.config("spark.jars.packages", CONNECTOR).getOrCreate()

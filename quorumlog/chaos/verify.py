@@ -18,7 +18,7 @@ from quorumlog.chaos.checkers import Verdict
 from quorumlog.chaos.checkers.registry import CHECKERS, DEFAULT_MODEL, find_checker, guess_model
 from quorumlog.chaos.checking.library_doubts import with_responses
 from quorumlog.chaos.checking.local import check_here
-from quorumlog.chaos.checking.spark.session import is_given
+from quorumlog.chaos.checking.spark.context import is_given
 from quorumlog.chaos.history import HistoryError, HistorySource
 from quorumlog.chaos.network.error_responses import ErrorResponse, read_responses
 
@@ -44,7 +44,7 @@ def verify_history(
     many messages, for a path with a scheme (hdfs://...), or if a Spark `master` is named, also by
     `spark_conf` (Spark's own settings). `model` names the checker; None: the model named by the
     history or `meta.json` beside it, or for a file of another tool the only model that has its
-    operations. Raises history.HistoryError, spark.session.SparkUnavailable, and ValueError for an
+    operations. Raises history.HistoryError, spark.SparkUnavailable, and ValueError for an
     unknown `model`.
     """
     started = time.perf_counter()

@@ -1,5 +1,6 @@
 """Spark says what the local engine says, of every model, and starts on a machine without Java."""
 
+import gc
 import json
 import os
 import subprocess
@@ -18,10 +19,10 @@ from quorumlog.chaos.checkers.checker import facts_of as checked_facts
 from quorumlog.chaos.checkers.kafka_log import CHECKER
 from quorumlog.chaos.checking.parts import plan
 from quorumlog.chaos.checking.spark import engine as spark_engine
+from quorumlog.chaos.checking.spark.context import spark_context
 from quorumlog.chaos.checking.spark.engine import check_input, check_on_spark
 from quorumlog.chaos.checking.spark.inputs import remote, remote_metadata
 from quorumlog.chaos.checking.spark.inputs import table_of as input_of
-from quorumlog.chaos.checking.spark.session import spark_session
 from quorumlog.chaos.history import HistoryError, HistorySource, HistoryWriter, read_history
 from quorumlog.chaos.history.operations_table import table_of
 from quorumlog.chaos.history.parquet import write_operations
@@ -42,9 +43,15 @@ HISTORIES = Path(__file__).parents[1] / "data/histories"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def session() -> Iterator[Any]:
-    with spark_session("local[2]", is_short=True) as session:
-        yield session
+def context() -> Iterator[Any]:
+    with spark_context("local[2]", is_short=True) as context:
+        yield context
+
+
+@pytest.fixture(autouse=True)
+def many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut small histories into as many parts as large ones."""
+    monkeypatch.setattr(spark_engine, "_MICRO_OF_A_TASK", 1)
 
 
 def test_every_vector_and_every_planted_anomaly_gives_the_same_verdict(tmp_path: Path) -> None:
@@ -60,6 +67,15 @@ def test_every_vector_and_every_planted_anomaly_gives_the_same_verdict(tmp_path:
         on_spark = check_on_spark(HistorySource(tmp_path / "history.parquet"))
         same(on_spark, check_history(table))
         assert len(on_spark.results) >= len(PLANTS)
+
+
+def test_a_worker_begins_with_the_imports_of_a_check(context: Any) -> None:
+    """Its collections of garbage after each task scan none of the modules."""
+
+    def frozen(_: int) -> tuple[bool, bool]:
+        return "quorumlog.chaos.checkers.registry" in sys.modules, gc.get_freeze_count() > 50_000
+
+    assert context.parallelize([0], 1).map(frozen).collect() == [(True, True)]
 
 
 def test_a_run_gives_the_same_verdict_from_lines_and_from_parquet(tmp_path: Path) -> None:
@@ -155,16 +171,16 @@ def test_parquet_of_other_types_is_read_as_the_local_engine_reads_it(tmp_path: P
             check_on_spark(HistorySource(tmp_path))
 
 
-def test_wild_histories_give_the_same_verdict_however_they_are_cut(session: Any) -> None:
+def test_wild_histories_give_the_same_verdict_however_they_are_cut(context: Any) -> None:
     whole = apart([table_of(rows_of(wild(seed))) for seed in range(150)])
     local = check_history(whole)
     for parts in (1, 5):
-        given = input_of(session, whole)
-        same(check_input(session, given, CHECKER, Facts(), parts=parts), local)
+        given = input_of(context, whole)
+        same(check_input(context, given, CHECKER, Facts(), parts=parts), local)
 
 
 def test_hot_keys_are_proved_clean_in_ranges_or_checked_as_a_whole(
-    session: Any, monkeypatch: pytest.MonkeyPatch
+    context: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan, "HOT", 50)
     monkeypatch.setattr(plan, "MICRO_PER_RANGE", 40)
@@ -178,27 +194,27 @@ def test_hot_keys_are_proved_clean_in_ranges_or_checked_as_a_whole(
     sketches = [good(seed) for seed in (1, 2)]
     lose(sketches[0])
     whole = apart([table_of(rows_of(sketch.ops)) for sketch in sketches])
-    checked = check_input(session, input_of(session, whole), CHECKER, Facts(), parts=3)
+    checked = check_input(context, input_of(context, whole), CHECKER, Facts(), parts=3)
     same(checked, check_history(whole))
     assert checked.valid is False
     assert len(doubted) == 1
 
 
-def test_a_file_that_spark_reads_gives_the_same_verdict(session: Any, tmp_path: Path) -> None:
+def test_a_file_that_spark_reads_gives_the_same_verdict(context: Any, tmp_path: Path) -> None:
     sketch = good(1)
     lose(sketch)
     table = table_of(rows_of(sketch.ops)).replace_schema_metadata(facts_of(final_reads="unmarked"))
     write_operations(table, tmp_path / "history.parquet", table.schema.metadata)
     place = (tmp_path / "history.parquet").as_uri()
-    metadata = remote_metadata(session, place)
+    metadata = remote_metadata(context, place)
     assert metadata.items() >= table.schema.metadata.items()
-    checked = check_input(session, remote(session, place), CHECKER, checked_facts(metadata))
+    checked = check_input(context, remote(context, place), CHECKER, checked_facts(metadata))
     same(checked, check_history(table))
     pq.write_table(table.drop_columns(["node"]), tmp_path / "history.parquet")
     with pytest.raises(HistoryError, match="no column node"):
-        remote(session, place)
+        remote(context, place)
     with pytest.raises(HistoryError, match="PATH_NOT_FOUND"):
-        remote(session, (tmp_path / "nowhere").as_uri())
+        remote(context, (tmp_path / "nowhere").as_uri())
 
 
 @pytest.mark.parametrize(
@@ -289,22 +305,22 @@ def test_transactions_agree_on_spark(
 
 
 INTERRUPTED = """
-import os, signal, sys, threading
-from quorumlog.chaos.checking.spark.session import spark_session
+import os, signal, sys, threading, time
+from quorumlog.chaos.checking.spark.context import spark_context
 
-def interrupt_when_it_works(session):
-    tracker = session.sparkContext.statusTracker()
+def interrupt_when_it_works(context):
+    tracker = context.statusTracker()
     while not tracker.getActiveJobsIds():
         pass
     os.kill(os.getpid(), signal.SIGINT)
 
-with spark_session("local[1]", is_short=True) as session:
-    print(session.sparkContext._gateway.proc.pid, flush=True)
+with spark_context("local[1]", is_short=True) as context:
+    print(context._gateway.proc.pid, flush=True)
     if sys.argv[1] == "idle":
         os.kill(os.getpid(), signal.SIGINT)
-    session.sparkContext.parallelize([-1], 1).map(abs).collect()
-    threading.Thread(target=interrupt_when_it_works, args=[session], daemon=True).start()
-    session.sql("SELECT sum(id) FROM range(1000000000000)").collect()
+    context.parallelize([-1], 1).map(abs).collect()
+    threading.Thread(target=interrupt_when_it_works, args=[context], daemon=True).start()
+    context.parallelize([1000], 1).map(time.sleep).collect()
 """
 
 

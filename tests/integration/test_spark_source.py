@@ -12,10 +12,10 @@ import pyspark
 import pytest
 
 from quorumlog import LocalCluster
-from quorumlog.chaos.checking.spark.session import spark_session
 from quorumlog.client import NewTopic
 from quorumlog.client.sync import SyncAdmin, SyncProducer
 from quorumlog.spark import register
+from tests.support.spark.sessions import spark_session
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.xdist_group("spark")]
 
@@ -52,7 +52,7 @@ def produce(bootstrap: str, numbers: range) -> None:
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    with spark_session("local[2]", is_short=True) as session:
+    with spark_session("local[2]") as session:
         context = session.sparkContext
         spark_python, context.pythonExec = context.pythonExec, "a python3 without this package"
         register(session)
@@ -145,9 +145,12 @@ CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 VERSIONS = (pyspark.__version__, "4.2.0")  # that of this Spark may not be published yet
 BY_CONNECTOR = """
 import sys
-from quorumlog.chaos.checking.spark.session import spark_session
+from pyspark.sql import SparkSession
+from quorumlog.chaos.checking.spark.context import spark_context
 
-with spark_session("local[1]", conf={"spark.jars.packages": sys.argv[1]}, is_short=True) as spark:
+conf = {"spark.jars.packages": sys.argv[1]}
+with spark_context("local[1]", conf=conf, is_short=True) as context:
+    spark = SparkSession(context)
     frame = spark.read.format("kafka").option("kafka.bootstrap.servers", sys.argv[2])
     rows = frame.option("subscribe", "events").load().collect()
     print(sorted(int(row.value) for row in rows) == [*range(len(rows))], len(rows) >= 300)

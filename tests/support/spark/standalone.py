@@ -16,7 +16,8 @@ from quorumlog.chaos.checking.spark.java import find_java, make_java_home
 from quorumlog.cluster.ports import free_ports
 
 START_TIMEOUT_S = 120
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # of JVMs that end before they are warm
+# Of JVMs that end before they are warm.
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=128m"
 SPARK_HOME = Path(pyspark.__file__).parent
 
 

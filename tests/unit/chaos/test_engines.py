@@ -19,13 +19,13 @@ from quorumlog.chaos.checking.local import (
     machine_memory,
 )
 from quorumlog.chaos.checking.spark import SparkUnavailable
+from quorumlog.chaos.checking.spark.context import in_short
 from quorumlog.chaos.checking.spark.masters import (
     check_master,
     driver_host,
     is_here,
     is_one_process,
 )
-from quorumlog.chaos.checking.spark.session import in_short
 from quorumlog.chaos.history import (
     HistoryError,
     HistorySource,

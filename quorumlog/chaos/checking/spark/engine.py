@@ -31,19 +31,19 @@ from quorumlog.chaos.checking.parts.table_cuts import (
     unpack,
     unshared,
 )
+from quorumlog.chaos.checking.spark.context import cores, spark_context
 from quorumlog.chaos.checking.spark.executors import executors_expected
 from quorumlog.chaos.checking.spark.inputs import Input, files, remote, remote_metadata, table_of
-from quorumlog.chaos.checking.spark.session import cores, spark_session
 from quorumlog.chaos.history.files import HistorySource
 from quorumlog.chaos.history.model import HistoryError
 from quorumlog.chaos.history.schema import OPERATIONS
 
 if TYPE_CHECKING:
-    from pyspark import RDD
-    from pyspark.sql import SparkSession
+    from pyspark import RDD, SparkContext
 
 _SHORT_ROWS: Final = 5_000_000  # below, a JVM that starts fast beats one that runs fast
 _MICRO_PER_PART: Final = 1_000_000
+_MICRO_OF_A_TASK: Final = 50_000  # a smaller part is checked faster than its task starts
 _PARTS_MAX: Final = 512
 Numbered = tuple[int, bytes]  # a part, and a block of it
 
@@ -60,7 +60,7 @@ def check_on_spark(
 
     The tasks read a Parquet file in place: with a remote master the executors must have access to
     it. A path with a scheme (hdfs://, s3a://) is a Parquet file that Spark opens. `conf`:
-    session.py. Raises HistoryError and session.SparkUnavailable.
+    context.py. Raises HistoryError and SparkUnavailable.
     """
     groups, table, rows = None, None, _SHORT_ROWS
     find_checker(model)  # before Spark starts
@@ -70,25 +70,25 @@ def check_on_spark(
         rows = groups.rows if groups is not None else table.num_rows if table is not None else 0
     progress("starting Spark")
     with (
-        spark_session(master, conf=conf, is_short=rows < _SHORT_ROWS) as session,
-        executors_expected(session),
+        spark_context(master, conf=conf, is_short=rows < _SHORT_ROWS) as context,
+        executors_expected(context),
     ):
         if groups is not None:
-            given, metadata = files(session, groups), groups.metadata
+            given, metadata = files(context, groups), groups.metadata
         elif table is not None:
-            given, metadata = table_of(session, table), table.schema.metadata or {}
+            given, metadata = table_of(context, table), table.schema.metadata or {}
         else:
             path = str(source.path)
-            given, metadata = remote(session, path), remote_metadata(session, path)
+            given, metadata = remote(context, path), remote_metadata(context, path)
         facts = facts_of(metadata)
         judges = judges_of(model, facts)
         return joined(
-            [check_input(session, given, one, facts, progress=progress) for one in judges]
+            [check_input(context, given, one, facts, progress=progress) for one in judges]
         )
 
 
 def check_input(
-    session: "SparkSession",
+    context: "SparkContext",
     given: Input,
     checker: Checker,
     facts: Facts,
@@ -100,12 +100,18 @@ def check_input(
     progress("reading the history")
     survey = _survey(given, checker)
     progress("checking")
-    least = 4 * cores(session)
+    most_tasks = 4 * cores(context)
     plan = plan_of(
         survey.extents,
         given.micro,
         checker,
-        parts_for=lambda micro: parts or min(_PARTS_MAX, max(least, micro // _MICRO_PER_PART)),
+        parts_for=lambda micro: (
+            parts
+            or min(
+                _PARTS_MAX,
+                max(micro // _MICRO_PER_PART, min(most_tasks, 1 + micro // _MICRO_OF_A_TASK)),
+            )
+        ),
     )
     partials = _check(given, checker, facts, survey, plan)
     bands = fault_bands(survey.nemesis)
@@ -204,10 +210,15 @@ def _by_key(given: Input, checker: Checker, survey: Survey, plan: Plan) -> "RDD[
         return moved.mapPartitions(
             lambda blocks: by_key(table.sort_by("index") for _, table in _whole(blocks, OPERATIONS))
         )
-    # Entries that span runs are made here.
-    lives = [*cut(checker.runs.explode_context(survey.context))]
-    entries = given.rows.mapPartitions(lambda rows: by_key(tables(rows)))
-    return entries.union(given.rows.context.parallelize(lives, 1))
+    runs = checker.runs
+
+    def with_lives(task: int, rows: Iterable[Any]) -> Iterator[Numbered]:
+        """Entries that span runs come from the first task: a union needs more Python workers."""
+        if task == 0:
+            yield from cut(runs.explode_context(survey.context))
+        yield from by_key(tables(rows))
+
+    return given.rows.mapPartitionsWithIndex(with_lives)
 
 
 def _blocks(parts: Iterable[tuple[int, pa.Table]]) -> Iterator[Numbered]:

@@ -10,7 +10,7 @@ from quorumlog.chaos.checking.spark import SparkUnavailable
 from quorumlog.chaos.checking.spark.masters import is_one_process
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
 TIMEOUT_KEY: Final = "spark.quorumlog.executorTimeout"  # seconds
 TIMEOUT_S: Final = 60.0
@@ -18,17 +18,16 @@ _LOOK_INTERVAL_S: Final = 0.5
 
 
 @contextmanager
-def executors_expected(session: "SparkSession") -> Iterator[None]:
+def executors_expected(context: "SparkContext") -> Iterator[None]:
     """Run the jobs of the block; end them if none of their tasks starts for `TIMEOUT_KEY` seconds.
 
     Then it raises SparkUnavailable with the likely reason. A local master is its own executor, and
     has no watch.
     """
-    context = session.sparkContext
     if is_one_process(str(context.master)):
         yield
         return
-    watch = _Watch(context, float(session.conf.get(TIMEOUT_KEY, str(TIMEOUT_S)) or TIMEOUT_S))
+    watch = _Watch(context, _timeout_s(context))
     context.setJobGroup(watch.group, "quorumlog: a check of a history", True)
     watch.thread.start()
     try:
@@ -40,6 +39,15 @@ def executors_expected(session: "SparkSession") -> Iterator[None]:
     finally:
         watch.ended.set()
         watch.thread.join()
+
+
+def _timeout_s(context: "SparkContext") -> float:
+    """Return the setting of the session, if there is a session, or else of the context."""
+    from pyspark.sql import SparkSession
+
+    session = SparkSession._instantiatedSession  # noqa: SLF001 - the public way makes a session
+    settings: Any = context.getConf() if session is None else session.conf
+    return float(settings.get(TIMEOUT_KEY, str(TIMEOUT_S)) or TIMEOUT_S)
 
 
 class _Watch:

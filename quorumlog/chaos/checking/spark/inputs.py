@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from quorumlog.chaos.checking.parts.row_groups import ROWS_PER_CHUNK, RowGroups, read_groups
 from quorumlog.chaos.checking.parts.table_cuts import pack, unpack
-from quorumlog.chaos.checking.spark.session import cores
+from quorumlog.chaos.checking.spark.context import cores
 from quorumlog.chaos.history.files import PARQUET
 from quorumlog.chaos.history.model import HistoryError
 from quorumlog.chaos.history.parquet import with_checksums
@@ -17,8 +17,8 @@ from quorumlog.chaos.history.schema import OPERATIONS
 from quorumlog.chaos.history.validate import check_columns
 
 if TYPE_CHECKING:
-    from pyspark import RDD
-    from pyspark.sql import Row, SparkSession
+    from pyspark import RDD, SparkContext
+    from pyspark.sql import Row
 
 _MICRO_DDL: Final = (
     "array<struct<f: string, key: string, offset: bigint, value: bigint, text: string, "
@@ -45,7 +45,7 @@ class Input:
     tables: Callable[[Iterable[Any]], Iterator[pa.Table]]
 
 
-def files(session: "SparkSession", groups: RowGroups) -> Input:
+def files(context: "SparkContext", groups: RowGroups) -> Input:
     """Return row groups that each task opens by itself: all tasks must have access to the file."""
     file, chunks = groups.file.absolute(), groups.chunks
 
@@ -53,17 +53,17 @@ def files(session: "SparkSession", groups: RowGroups) -> Input:
         for number in numbers:
             yield pa.concat_tables(read_groups(file, chunks[number]))
 
-    numbers = session.sparkContext.parallelize(range(len(chunks)), max(1, len(chunks)))
+    numbers = context.parallelize(range(len(chunks)), max(1, len(chunks)))
     return Input(rows=numbers, micro=groups.micro, tables=tables)
 
 
-def table_of(session: "SparkSession", table: pa.Table) -> Input:
+def table_of(context: "SparkContext", table: pa.Table) -> Input:
     """Return a table of this process, for a history without row groups of operations."""
     table = table.replace_schema_metadata(None)
-    step = max(1, min(ROWS_PER_CHUNK, -(-table.num_rows // cores(session))))
+    step = max(1, min(ROWS_PER_CHUNK, -(-table.num_rows // cores(context))))
     runs = [table.slice(start, step) for start in range(0, table.num_rows, step)]
     blocks = [[*pack(run)] for run in runs]
-    rows = session.sparkContext.parallelize(blocks, max(1, len(blocks)))
+    rows = context.parallelize(blocks, max(1, len(blocks)))
     return Input(rows=rows, micro=_MICRO_PER_ROW * table.num_rows, tables=_unpacked)
 
 
@@ -72,10 +72,12 @@ def _unpacked(runs: Iterable[list[bytes]]) -> Iterator[pa.Table]:
         yield unpack(blocks, OPERATIONS)
 
 
-def remote(session: "SparkSession", path: str) -> Input:
+def remote(context: "SparkContext", path: str) -> Input:
     """Return a file that only Spark can reach, as hdfs://. Raises HistoryError."""
     from pyspark.errors import AnalysisException
+    from pyspark.sql import SparkSession
 
+    session = SparkSession(context)
     try:
         found = session.read.parquet(_file(path))
         if missing := [name for name in OPERATIONS.names if name not in found.columns]:
@@ -87,11 +89,11 @@ def remote(session: "SparkSession", path: str) -> Input:
     return Input(rows=blocks, micro=_MICRO_PER_ROW * rows, tables=_checked)
 
 
-def remote_metadata(session: "SparkSession", path: str) -> dict[bytes, bytes]:
+def remote_metadata(context: "SparkContext", path: str) -> dict[bytes, bytes]:
     """Return the metadata of a file that only Spark can reach."""
-    jvm: Any = session.sparkContext._jvm  # noqa: SLF001 - PySpark has no look at footers
+    jvm: Any = context._jvm  # noqa: SLF001 - PySpark has no look at footers
     place = jvm.org.apache.hadoop.fs.Path(_file(path))
-    conf = session.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001 - as above
+    conf = context._jsc.hadoopConfiguration()  # noqa: SLF001 - as above
     opened = jvm.org.apache.parquet.hadoop.util.HadoopInputFile.fromPath(place, conf)
     reader = jvm.org.apache.parquet.hadoop.ParquetFileReader.open(opened)
     try:

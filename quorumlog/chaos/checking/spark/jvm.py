@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from py4j.clientserver import FinalizerWorker
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
 PID_FILE: Final = "jvm.pid"  # the wrapper writes it before it becomes the JVM
 END_TIMEOUT_S: Final = 20.0
 
 
-def stop(session: "SparkSession", workspace: Path) -> None:
-    """Stop a session that has finished, and its JVM: the next one may need other settings."""
+def stop(context: "SparkContext", workspace: Path) -> None:
+    """Stop a context that has finished, and its JVM: the next one may need other settings."""
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway  # noqa: SLF001 - PySpark has no public way to end its JVM
-    session.stop()
+    context.stop()
     if gateway is None:
         return
     for worker in _finalizers():
@@ -42,7 +42,7 @@ def stop(session: "SparkSession", workspace: Path) -> None:
 def end_at_once(workspace: Path) -> None:
     """Kill the JVM that was started from `workspace`; wait until it has ended.
 
-    For a check that failed or was interrupted: such a session cannot be stopped, because that needs
+    For a check that failed or was interrupted: such a context cannot be stopped, because that needs
     a response of its JVM, which may be waiting for us. The JVM writes no data that is needed
     afterwards.
     """
@@ -108,12 +108,12 @@ def silence_finalizers() -> None:
         worker.deque.appendleft(SHUTDOWN_FINALIZER_WORKER)
 
 
-def silence_accumulators(session: "SparkSession") -> None:
+def silence_accumulators(context: "SparkContext") -> None:
     """Keep PySpark from writing a traceback to stderr if the JVM ends while it is connected.
 
     Over that connection the JVM sends the tasks' updates of accumulators. Our tasks have none.
     """
-    server = session.sparkContext._accumulatorServer  # noqa: SLF001 - there is no public way
+    server = context._accumulatorServer  # noqa: SLF001 - there is no public way
     server.handle_error = _say_nothing  # type: ignore[assignment, method-assign]
 
 

@@ -1,4 +1,8 @@
-"""A Spark session for one check: small, quiet, on this machine unless a master is named."""
+"""A Spark context for one check: small, quiet, on this machine unless a master is named.
+
+A SparkSession is left out. Its constructor costs the JVM as much CPU time as the context does (5 s
+each), and the jobs of a check are RDDs, which need none.
+"""
 
 import atexit
 import os
@@ -26,14 +30,16 @@ from quorumlog.chaos.run.interruption import Interruption
 from quorumlog.extras import install_command
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
 MASTER_KEY: Final = "spark.master"
 _GIB: Final = 1 << 30
 _TOLD_CHARS_MAX: Final = 500
 _PYTHON_STACK: Final = "Traceback (most recent call last):\n"
-# No second compiler, no parallel collector: 40 % less CPU for 1e5 operations, 25 % for 1e6.
-_SHORT_LIVED: Final = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+# No second compiler, no parallel collector: 40 % less CPU for 1e5 operations, 25 % for 1e6. No full
+# collection whenever the classes have outgrown a first 21 MB: a start takes 7.8 s instead of 9.1 s.
+_SHORT_LIVED: Final = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:MetaspaceSize=128m"]
+_DAEMON: Final = "quorumlog.chaos.checking.spark.daemon"
 _QUIET: Final = """rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
 appender.stderr.type = Console
@@ -45,38 +51,38 @@ appender.stderr.layout.pattern = %d %p %c: %m%n%ex
 
 
 @contextmanager
-def spark_session(
+def spark_context(
     master: str | None = None,
     *,
     conf: Mapping[str, str] = MappingProxyType({}),
     is_short: bool = False,
-) -> Iterator["SparkSession"]:
-    """Yield the existing session (spark-submit, a notebook), or one of our own.
+) -> Iterator["SparkContext"]:
+    """Yield the existing context (spark-submit, a notebook), or our own.
 
     `master` is any Spark master; without one, that of `conf`, and else all cores of this machine.
-    `conf`: Spark's own settings, which win over ours. An existing session keeps its master and its
-    settings, and stays when the block ends; SQL settings in `conf` apply to it, too. `is_short`:
-    the work takes seconds, and the JVM should not spend them on optimising itself. Our own session
-    and its JVM end with the block, also if a signal ends it (KeyboardInterrupt). Raises
+    `conf`: Spark's own settings, which win over ours. An existing context keeps its master and its
+    settings, and stays when the block ends; SQL settings in `conf` apply to its session, too.
+    `is_short`: the work takes seconds, and the JVM should not spend them on optimising itself. Our
+    own context and its JVM end with the block, also if a signal ends it (KeyboardInterrupt). Raises
     SparkUnavailable, and ValueError for a text that names no master.
     """
     if named := master or conf.get(MASTER_KEY):
         check_master(named)
     try:
-        from pyspark.sql import SparkSession
+        import pyspark  # noqa: F401 - whether it is there
     except ImportError as error:
         raise SparkUnavailable(f"PySpark is missing: {install_command('spark')}") from error
     if is_given():
         with _failures_told():
-            yield _given(SparkSession.builder, named, conf)
+            yield _given(named, conf)
         return
     workspace = Path(tempfile.mkdtemp(prefix="quorumlog-spark-"))
     try:
         with Interruption(), jvm.py4j_is_quiet(), _ended_at_once(workspace):
-            session = _start(workspace, named or "local[*]", conf, is_short=is_short)
+            context = _start(workspace, named or "local[*]", conf, is_short=is_short)
             with _failures_told():
-                yield session
-            jvm.stop(session, workspace)
+                yield context
+            jvm.stop(context, workspace)
     finally:
         shutil.rmtree(workspace, ignore_errors=True)
 
@@ -92,23 +98,32 @@ def is_given() -> bool:
     return SparkContext._active_spark_context is not None  # noqa: SLF001 - no public look at it
 
 
-def _given(
-    builder: "SparkSession.Builder", master: str | None, conf: Mapping[str, str]
-) -> "SparkSession":
-    """Return the existing session; under spark-submit, make it from the submitted settings."""
+def _given(master: str | None, conf: Mapping[str, str]) -> "SparkContext":
+    """Return the existing context; under spark-submit, make it from the submitted settings."""
     from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
-    is_new = SparkContext._active_spark_context is None  # noqa: SLF001 - as in is_given
-    if is_new and master is not None:
-        builder = builder.master(master)
-    for name, value in conf.items():
-        builder = builder.config(name, value)
-    session: SparkSession = builder.getOrCreate()
-    runs_on = session.sparkContext.master
+    if SparkContext._active_spark_context is None:  # noqa: SLF001 - as in is_given
+        context = _context_of({**conf, **({} if master is None else {MASTER_KEY: master})})
+    else:
+        context = SparkContext.getOrCreate()
+        if conf:
+            SparkSession.builder.config(map=dict(conf)).getOrCreate()
+    runs_on = context.master
     if master is not None and master != runs_on:
-        raise SparkUnavailable(f"a Spark session is active on {runs_on}: leave {master} out")
-    _ship_package(session, _directory_until_exit(session.sparkContext.applicationId))
-    return session
+        raise SparkUnavailable(f"a Spark context is active on {runs_on}: leave {master} out")
+    _ship_package(context, _directory_until_exit(context.applicationId))
+    return context
+
+
+def _context_of(settings: Mapping[str, str]) -> "SparkContext":
+    """Make a context, whose errors PySpark raises as it does with a session."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors.exceptions.captured import install_exception_handler
+
+    context = SparkContext(conf=SparkConf().setAll([*settings.items()]))
+    install_exception_handler()
+    return context
 
 
 @contextmanager
@@ -149,40 +164,36 @@ def in_short(text: str) -> str:
     return " ".join([*lines[:1], *causes[-1:]])[:_TOLD_CHARS_MAX]
 
 
-def cores(session: "SparkSession") -> int:
+def cores(context: "SparkContext") -> int:
     """Return how many tasks run at once."""
-    return max(1, int(session.sparkContext.defaultParallelism))
+    return max(1, int(context.defaultParallelism))
 
 
 def _start(
     workspace: Path, master: str, conf: Mapping[str, str], *, is_short: bool
-) -> "SparkSession":
+) -> "SparkContext":
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkRuntimeError
-    from pyspark.sql import SparkSession
 
     log = workspace / "jvm.log"
     log.touch()
     (workspace / "log4j2.properties").write_text(_QUIET, encoding="utf-8")
-    builder = SparkSession.builder.appName("quorumlog verify")
     settings = {**_settings(workspace, master, is_short=is_short), **conf, MASTER_KEY: master}
-    for name, value in settings.items():
-        builder = builder.config(name, value)
     try:
         java_home = make_java_home(
             workspace / "java", find_java(), log=log, pid_file=workspace / jvm.PID_FILE
         )
         with _environment(JAVA_HOME=str(java_home), **_python_of(master, conf)), _own_ctrl_c():
-            session: SparkSession = builder.getOrCreate()
+            context = _context_of(settings)
     except (PySparkRuntimeError, Py4JError, OSError) as error:
         said = in_short(log.read_text(encoding="utf-8", errors="replace"))
         reason = " ".join(filter(None, [in_short(str(error)), said]))
         hint = "--engine local needs no Spark"
         raise SparkUnavailable(f"Spark did not start: {reason} ({hint})") from error
     jvm.silence_finalizers()
-    jvm.silence_accumulators(session)
-    _ship_package(session, workspace)
-    return session
+    jvm.silence_accumulators(context)
+    _ship_package(context, workspace)
+    return context
 
 
 def _python_of(master: str, conf: Mapping[str, str]) -> dict[str, str]:
@@ -195,9 +206,9 @@ def _python_of(master: str, conf: Mapping[str, str]) -> dict[str, str]:
     return {"PYSPARK_PYTHON": sys.executable} if is_here(master) else {}
 
 
-def _ship_package(session: "SparkSession", directory: Path) -> None:
+def _ship_package(context: "SparkContext", directory: Path) -> None:
     """Ship this package to executors in other processes. They must have numpy and pyarrow."""
-    context, package = session.sparkContext, Path(__file__).parents[3]
+    package = Path(__file__).parents[3]
     if is_one_process(str(context.master)) or not package.is_dir():  # it came by --py-files
         return
     archive = directory / f"{package.name}.zip"
@@ -210,7 +221,7 @@ def _ship_package(session: "SparkSession", directory: Path) -> None:
 
 @cache
 def _directory_until_exit(application_id: str) -> Path:
-    """Return a directory for files that another owner's session serves to its executors."""
+    """Return a directory for files that another owner's context serves to its executors."""
     directory = Path(tempfile.mkdtemp(prefix=f"quorumlog-{application_id}-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return directory
@@ -223,9 +234,11 @@ def _settings(workspace: Path, master: str, *, is_short: bool) -> dict[str, str]
     gigabytes = min(3, max(1, int(memory_bytes * 0.2 / _GIB)))  # it moves blocks, one by one
     host = driver_host(master)
     return {
+        "spark.app.name": "quorumlog verify",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",  # it would garble stdout
         **({} if host is None else {"spark.driver.host": host}),
+        **({"spark.python.daemon.module": _DAEMON} if is_one_process(master) else {}),
         "spark.driver.memory": f"{gigabytes}g",
         "spark.driver.extraJavaOptions": " ".join(options),
         "spark.shuffle.compress": "false",  # the blocks are compressed already
