@@ -185,13 +185,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             if callback is None:
                 continue
             process = context.get(OWNER)
-            if process is not None and not process.runs:
-                if process.is_alive:
-                    process.backlog.append(handle)
+            if process is not None and not process.begins(handle):
                 continue
             self.callbacks += 1
             args = handle.args
-            handle.cancel()
+            handle.callback, handle.args = None, ()
             try:
                 context.run(callback, *args)
             except (SystemExit, KeyboardInterrupt):
