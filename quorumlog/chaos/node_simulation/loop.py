@@ -34,10 +34,10 @@ def numbered(made: type[T], numbers: Iterator[int]) -> type[T]:
 
     def take_number(self: Any) -> int:
         try:
-            return cast(int, self.number_in_sets)
+            number: int = self.number_in_sets
         except AttributeError:
             self.number_in_sets = number = next(numbers)
-            return number
+        return number
 
     return cast("type[T]", type(made.__name__, (made,), {"__hash__": take_number}))
 
@@ -185,7 +185,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             if callback is None:
                 continue
             process = context.get(OWNER)
-            if process is not None and not process.begins(handle):
+            if process is not None and not process.begins(handle, self.callbacks + 1):
                 continue
             self.callbacks += 1
             args = handle.args

@@ -35,7 +35,6 @@ from quorumlog.chaos.node_simulation.committed_log import CommittedLog
 from quorumlog.chaos.node_simulation.coordination_oracle import CoordinationOracle
 from quorumlog.chaos.node_simulation.copies import Copied, Copies
 from quorumlog.chaos.node_simulation.machine import Machine
-from quorumlog.chaos.node_simulation.process import Process
 from quorumlog.chaos.node_simulation.voter_oracle import VoterOracle
 from quorumlog.chaos.node_simulation.watched_rules import Violated, watched
 from quorumlog.invariants import InvariantViolation
@@ -50,10 +49,6 @@ from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
 
 IMAGES_MAX: Final = 50  # the newest images, which are compared
 AWAITED_TURNS: Final = 20  # turns between two checks of all replicas, groups and ids
-
-
-_Progress = tuple[Process | None, int]
-"""A process, and the number of its callbacks so far."""
 
 
 @dataclass(slots=True)
@@ -129,8 +124,7 @@ class Oracle:
         self._has_older_decisions = False  # the image's last change may predate that fault
         self.looks = 0
         self._turns = 0
-        self._looked: Final[dict[int, _Progress]] = {}  # at the last look at its metadata, by node
-        self._waited: Final[dict[int, _Progress]] = {}  # at the last look at its waits, by node
+        self._looked_at = self._waits_at = 0  # the newest callback of a node at the last check
 
     def watching(self, rules: PartitionRules) -> PartitionRules:
         """Return the rules, wrapped to notify this oracle of each step and each read."""
@@ -148,9 +142,10 @@ class Oracle:
             self._look_at_waiting()
 
     def _look_at_waiting(self) -> None:
+        checked_at, self._waits_at = self._waits_at, self._looked_at
         for node_id, machine in sorted(self._machines.items()):
-            broker = None if machine.node is None else machine.node.broker
-            if broker is None or not _has_run(machine, node_id, self._waited):
+            process, broker = machine.process, None if machine.node is None else machine.node.broker
+            if broker is None or process is None or process.newest_callback <= checked_at:
                 continue
             for service in (broker.replicas, broker.groups, broker.transactions):
                 try:
@@ -360,11 +355,12 @@ class Oracle:
 
     def _look_at_metadata(self) -> bool:
         """Check the metadata of all nodes; return whether a node has a newer image."""
-        is_new = False
+        is_new, looked_at = False, self._looked_at
         for node_id, machine in self._machines.items():
-            node = machine.node
-            if node is None or not _has_run(machine, node_id, self._looked):
+            node, process = machine.node, machine.process
+            if node is None or process is None or process.newest_callback <= looked_at:
                 continue
+            self._looked_at = max(self._looked_at, process.newest_callback)
             image, quorum = node.quorum.image, _quorum(node)
             state = _MetadataState(
                 node,
@@ -447,15 +443,6 @@ class Oracle:
         if len(self._images) > IMAGES_MAX:
             del self._images[min(self._images)]
         return "" if known == content else f"the image up to {image.end_offset} is another one"
-
-
-def _has_run(machine: Machine, node_id: int, known: dict[int, _Progress]) -> bool:
-    """Return whether a callback of the machine's process has begun since `known` was updated."""
-    process = machine.process
-    now = process, 0 if process is None else process.callbacks
-    has_run = known.get(node_id) != now
-    known[node_id] = now
-    return has_run
 
 
 def _quorum(node: Node) -> Quorum:

@@ -50,7 +50,7 @@ class Process:
         self.is_alive = True
         self.is_paused = False
         self.lacks_cpu = False
-        self.callbacks = 0  # begun so far: no other code changes the state of a node
+        self.newest_callback = 0  # its number in the run: no other code changes the process
         self.backlog: Final = deque[Any]()
         self.pools: Final[dict[Any, ThreadPool]] = {}
         self.after_work: Callable[[], float] = lambda: 0.0  # the time of its disk calls, in s
@@ -61,10 +61,10 @@ class Process:
         """True if its callbacks run now."""
         return self.is_alive and not (self.is_paused or self.lacks_cpu)
 
-    def begins(self, callback: Any) -> bool:
-        """Count a due callback if the process runs; else keep it for later, or drop it."""
+    def begins(self, callback: Any, number: int) -> bool:
+        """Whether the process runs this due callback; else it keeps it for later, or drops it."""
         if self.is_alive and not (self.is_paused or self.lacks_cpu):
-            self.callbacks += 1
+            self.newest_callback = number
             return True
         if self.is_alive:
             self.backlog.append(callback)

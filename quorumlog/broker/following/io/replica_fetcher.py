@@ -212,9 +212,11 @@ class ReplicaFetcher:
         elif followed.is_ready:
             covers = self._session.covers(key, followed.position())
             require(covers, "the leader has its position, or gets it by the next fetch")
+            if self._flushing or not self._changed.sleeps_past(followed.due_ms):
+                return
             # After a lost connection the fetcher itself backs off, for at most 1.2 of the setting.
             deadline_ms = max(followed.due_ms, monotonic_ms()) + 2 * self._backoff.max_ms
-            sleeps = not self._flushing and self._changed.sleeps_past(deadline_ms)
+            sleeps = self._changed.sleeps_past(deadline_ms)
             require(not sleeps, f"a fetch at or before {deadline_ms}")
 
     async def stop(self) -> None:
