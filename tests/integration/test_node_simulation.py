@@ -52,6 +52,12 @@ def simulated(
     return document
 
 
+@pytest.fixture(scope="module")
+def third() -> NodesResult:
+    """Return the result of seed 3 in a process forked from this one: its hash seed is random."""
+    return simulate_nodes(3, duration_ms=4_000)
+
+
 def test_a_calm_run_is_valid() -> None:
     result = simulate_nodes(1, duration_ms=10_000, faults=())
     assert (result.valid, result.violations, result.anomalies) == (True, (), ())
@@ -59,24 +65,32 @@ def test_a_calm_run_is_valid() -> None:
     assert result.operations > 300
 
 
-def test_the_same_seed_gives_the_same_run_in_any_process_and_with_any_hash_seed() -> None:
+def test_the_same_seed_gives_the_same_run_in_any_process_and_with_any_hash_seed(
+    third: NodesResult,
+) -> None:
     options = ("--seed", "3", "--duration", "4s")
     elsewhere = simulated(*options, hash_seed="1")
-    here = simulate_nodes(3, duration_ms=4_000)  # its hash seed is random
-    assert (elsewhere["digest"], elsewhere["operations"]) == (here.digest, here.operations)
+    assert (elsewhere["digest"], elsewhere["operations"]) == (third.digest, third.operations)
     assert elsewhere["faults"]
-    assert simulate_nodes(4, duration_ms=4_000).digest != here.digest
+    assert simulate_nodes(4, duration_ms=4_000).digest != third.digest
+
+
+SHORT: Final = partial(
+    simulate_nodes, 2, duration_ms=2_000, faults=("admin_churn", "restart", "kill", "kill_all")
+)
+
+
+@pytest.fixture(scope="module")
+def in_order() -> str:
+    """Return the digest of SHORT with the objects of its nodes where they are by default."""
+    return SHORT().digest
 
 
 @pytest.mark.parametrize("disorder", [1, 2])
 def test_a_run_does_not_depend_on_where_its_objects_are(
-    monkeypatch: pytest.MonkeyPatch, disorder: int
+    monkeypatch: pytest.MonkeyPatch, in_order: str, disorder: int
 ) -> None:
     """Nor on the runs before it. What has no order of its own is in the order of its addresses."""
-    run = partial(
-        simulate_nodes, 2, duration_ms=2_000, faults=("admin_churn", "restart", "kill", "kill_all")
-    )
-    expected = run().digest
     run_once, rng = SimulatedLoop._run_once, Random(disorder)
     kept: list[bytes] = []
 
@@ -89,7 +103,7 @@ def test_a_run_does_not_depend_on_where_its_objects_are(
         run_once(loop)
 
     monkeypatch.setattr(SimulatedLoop, "_run_once", run_in_disorder)
-    assert run().digest == expected
+    assert SHORT().digest == in_order
 
 
 def other_interpreters() -> list[str]:
@@ -113,14 +127,13 @@ def other_interpreters() -> list[str]:
     ]
 
 
-def test_the_same_seed_gives_the_same_run_on_other_versions_of_python() -> None:
+def test_the_same_seed_gives_the_same_run_on_other_versions_of_python(third: NodesResult) -> None:
     others = other_interpreters()
     if not others:
         pytest.skip("no other Python here has what a node imports: see QUORUMLOG_PYTHONS")
     options = ("--seed", "3", "--duration", "4s")
-    expected = simulate_nodes(3, duration_ms=4_000).digest
     digests = {path: simulated(*options, interpreter=path)["digest"] for path in others}
-    assert digests == dict.fromkeys(others, expected)
+    assert digests == dict.fromkeys(others, third.digest)
 
 
 def test_overlapping_faults_break_no_rule() -> None:
@@ -300,12 +313,10 @@ def test_nodes_survive_the_loss_of_a_rack(fault: str) -> None:
         simulate_nodes(0, schedule=drawn.schedule)
 
 
-def test_a_schedule_of_a_file_is_replayed(tmp_path: Path) -> None:
+def test_a_schedule_of_a_file_is_replayed(third: NodesResult, tmp_path: Path) -> None:
     file = tmp_path / "schedule.json"
-    schedule = settings_of(5, duration_ms=4_000).schedule
-    file.write_text(schedule.to_json())
-    expected = simulate_nodes(5, schedule=schedule)
-    assert simulated("--schedule", str(file))["digest"] == expected.digest
+    file.write_text(third.schedule.to_json())
+    assert simulated("--schedule", str(file))["digest"] == third.digest
 
 
 def test_what_is_left_out_of_a_schedule_changes_no_other_fault() -> None:

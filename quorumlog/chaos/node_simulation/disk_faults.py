@@ -183,9 +183,7 @@ class DiskFaults:
         if operation == "fsync":
             self._fsyncs += 1
         failing = self._failing if path.startswith(self.fails_below) else 0
-        is_log = bool(OF_PARTITION.search(path)) and path.endswith(".log")
-        fails_once = self._fails_next_fsync or (self._fails_next_flush and is_log)
-        fails = kind & failing or (operation == "fsync" and fails_once)
+        fails = kind & failing or (operation == "fsync" and self._fails_once(path))
         if not fails or (kind == SYNCS and not (self.has_lost_pages or self._may_lose_memory())):
             return
         if kind == SYNCS:
@@ -195,6 +193,10 @@ class DiskFaults:
         self.has_failed = True
         self._happened(f"EIO {operation} {path}")
         raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    def _fails_once(self, path: str) -> bool:
+        is_log = path.endswith(".log") and OF_PARTITION.search(path) is not None
+        return self._fails_next_fsync or (self._fails_next_flush and is_log)
 
     def took_s(self) -> float:
         """Draw the time of the fsyncs since the last call, in s."""

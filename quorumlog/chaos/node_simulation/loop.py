@@ -34,10 +34,10 @@ def numbered(made: type[T], numbers: Iterator[int]) -> type[T]:
 
     def take_number(self: Any) -> int:
         try:
-            return cast(int, self.number_in_sets)
+            number: int = self.number_in_sets
         except AttributeError:
             self.number_in_sets = number = next(numbers)
-            return number
+        return number
 
     return cast("type[T]", type(made.__name__, (made,), {"__hash__": take_number}))
 
@@ -185,13 +185,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             if callback is None:
                 continue
             process = context.get(OWNER)
-            if process is not None and not process.runs:
-                if process.is_alive:
-                    process.backlog.append(handle)
+            if process is not None and not process.begins(handle, self.callbacks + 1):
                 continue
             self.callbacks += 1
             args = handle.args
-            handle.cancel()
+            handle.callback, handle.args = None, ()
             try:
                 context.run(callback, *args)
             except (SystemExit, KeyboardInterrupt):

@@ -124,6 +124,7 @@ class Oracle:
         self._has_older_decisions = False  # the image's last change may predate that fault
         self.looks = 0
         self._turns = 0
+        self._looked_at = self._waits_at = 0  # the newest callback of a node at the last check
 
     def watching(self, rules: PartitionRules) -> PartitionRules:
         """Return the rules, wrapped to notify this oracle of each step and each read."""
@@ -141,9 +142,10 @@ class Oracle:
             self._look_at_waiting()
 
     def _look_at_waiting(self) -> None:
+        checked_at, self._waits_at = self._waits_at, self._looked_at
         for node_id, machine in sorted(self._machines.items()):
-            broker = None if machine.node is None else machine.node.broker
-            if broker is None:
+            process, broker = machine.process, None if machine.node is None else machine.node.broker
+            if broker is None or process is None or process.newest_callback <= checked_at:
                 continue
             for service in (broker.replicas, broker.groups, broker.transactions):
                 try:
@@ -353,11 +355,12 @@ class Oracle:
 
     def _look_at_metadata(self) -> bool:
         """Check the metadata of all nodes; return whether a node has a newer image."""
-        is_new = False
+        is_new, looked_at = False, self._looked_at
         for node_id, machine in self._machines.items():
-            node = machine.node
-            if node is None:
+            node, process = machine.node, machine.process
+            if node is None or process is None or process.newest_callback <= looked_at:
                 continue
+            self._looked_at = max(self._looked_at, process.newest_callback)
             image, quorum = node.quorum.image, _quorum(node)
             state = _MetadataState(
                 node,

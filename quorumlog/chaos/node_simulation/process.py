@@ -50,6 +50,7 @@ class Process:
         self.is_alive = True
         self.is_paused = False
         self.lacks_cpu = False
+        self.newest_callback = 0  # its number in the run: no other code changes the process
         self.backlog: Final = deque[Any]()
         self.pools: Final[dict[Any, ThreadPool]] = {}
         self.after_work: Callable[[], float] = lambda: 0.0  # the time of its disk calls, in s
@@ -59,6 +60,15 @@ class Process:
     def runs(self) -> bool:
         """True if its callbacks run now."""
         return self.is_alive and not (self.is_paused or self.lacks_cpu)
+
+    def begins(self, callback: Any, number: int) -> bool:
+        """Whether the process runs this due callback; else it keeps it for later, or drops it."""
+        if self.is_alive and not (self.is_paused or self.lacks_cpu):
+            self.newest_callback = number
+            return True
+        if self.is_alive:
+            self.backlog.append(callback)
+        return False
 
 
 class ThreadPool:

@@ -10,6 +10,7 @@ import hmac
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from hashlib import new as new_hash
 from typing import Final, Protocol
 
@@ -114,7 +115,7 @@ class ScramClient:
         if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
             limits = f"{ITERATIONS_MIN} to {ITERATIONS_MAX} are allowed"
             raise SaslFailure(f"the broker requests {iterations} SCRAM iterations; {limits}")
-        salted = salted_password(self._hash, self._password, _decoded(first["salt"]), iterations)
+        salted = _kept_password(self._hash, self._password, _decoded(first["salt"]), iterations)
         without_proof = b"c=%b,r=%b" % (b64encode(_GS2_HEADER), nonce)
         message = b",".join((self._first_bare, challenge, without_proof))
         client_key = hmac.digest(salted, b"Client Key", self._hash)
@@ -154,6 +155,10 @@ class OAuthBearerClient:
 def salted_password(hash_name: str, password: bytes, salt: bytes, iterations: int) -> bytes:
     """Return Hi(password, salt, iterations), RFC 5802 section 2.2. Takes about a us for each."""
     return _pbkdf2()(hash_name, password, salt, iterations)
+
+
+_kept_password: Final = lru_cache(maxsize=8)(salted_password)
+"""For clients: RFC 5802 section 3 lets them keep it, so only the first connection computes it."""
 
 
 def xor(one: bytes, other: bytes) -> bytes:

@@ -20,7 +20,7 @@ from quorumlog.broker.partitions.core.data_path import (
     ProduceResult,
 )
 from quorumlog.broker.partitions.log.appends import NO_TIMEOUT_MS
-from quorumlog.invariants import InvariantViolation, require
+from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.transaction_markers import TransactionMarker
@@ -143,9 +143,10 @@ class ShardDriver(Generic[CoordinatorT]):
         """
         self.shard.check_progress()
         deadline_ms = self.shard.next_deadline_ms
-        if deadline_ms is not None:
-            ticks = self._timer is not None and self._ticks_at_ms <= deadline_ms
-            require(ticks, f"{self._topic_partition}: a tick at or before {deadline_ms}")
+        if deadline_ms is None:
+            return
+        if self._timer is None or self._ticks_at_ms > deadline_ms:
+            raise InvariantViolation(f"{self._topic_partition}: a tick at or before {deadline_ms}")
 
     def _perform(self, effect: effects.Effect) -> None:
         soon = self._dependencies.soon

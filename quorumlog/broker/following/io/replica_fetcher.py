@@ -198,24 +198,26 @@ class ReplicaFetcher:
         It is truncated or flushed, or it backs off until a deadline, or the fetch under way or the
         next one includes it. Tests and simulations call it.
         """
-        key, at = _key(driver), driver.topic_partition
+        key = _key(driver)
         followed = self._followed.get(key)
         if followed is None or followed.driver is not driver:
-            raise InvariantViolation(f"{at}: a fetcher follows it")
-        require(followed.leader_epoch == leader_epoch, f"{at}: it is followed in its epoch")
+            raise InvariantViolation("a fetcher follows it")
+        require(followed.leader_epoch == leader_epoch, "it is followed in its epoch")
         if self._broker_epoch() < 0:
             return  # `registered` wakes the fetcher
-        require(len(self._loops) > 0, f"{at}: its fetcher runs")
+        require(len(self._loops) > 0, "its fetcher runs")
         if key in self._flushing:
             is_busy = followed.is_flushing or driver.is_truncating
-            require(is_busy, f"{at}: a flush that a fetcher waits for is under way")
+            require(is_busy, "a flush that a fetcher waits for is under way")
         elif followed.is_ready:
             covers = self._session.covers(key, followed.position())
-            require(covers, f"{at}: the leader has its position, or gets it by the next fetch")
+            require(covers, "the leader has its position, or gets it by the next fetch")
+            if self._flushing or not self._changed.sleeps_past(followed.due_ms):
+                return
             # After a lost connection the fetcher itself backs off, for at most 1.2 of the setting.
             deadline_ms = max(followed.due_ms, monotonic_ms()) + 2 * self._backoff.max_ms
-            sleeps = not self._flushing and self._changed.sleeps_past(deadline_ms)
-            require(not sleeps, f"{at}: a fetch at or before {deadline_ms}")
+            sleeps = self._changed.sleeps_past(deadline_ms)
+            require(not sleeps, f"a fetch at or before {deadline_ms}")
 
     async def stop(self) -> None:
         """Cancel all fetches and close the connections, for good."""

@@ -119,7 +119,10 @@ class ReplicaFetchers:
             return
         fetcher = self._fetchers.get(lane)
         if fetcher is not None:
-            fetcher.check_progress(driver, driver.partition.state.leader_epoch)
+            try:
+                fetcher.check_progress(driver, driver.partition.state.leader_epoch)
+            except InvariantViolation as violation:
+                raise InvariantViolation(f"{at}: {violation}") from violation
             return
         broker = self._image.brokers.get(role.leader_id)
         is_unknown = broker is None or self._peer_addresses.of(broker) is None

@@ -28,7 +28,7 @@ from quorumlog.broker.transactions.core.requests import (
 from quorumlog.broker.transactions.core.rules import SOUND, TransactionRules
 from quorumlog.broker.transactions.core.states import PREPARED, TransactionState
 from quorumlog.broker.transactions.core.transaction import Transaction
-from quorumlog.invariants import require
+from quorumlog.invariants import InvariantViolation, require
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.list_transactions import TransactionState as ListedTransaction
 
@@ -299,8 +299,9 @@ class TransactionCoordinator:
         for transactional_id, transaction in self.transactions.items():
             self._check_progress(transactional_id, transaction)
             known_ms, due_ms = self._deadlines.of(transactional_id), self._deadline_ms(transaction)
-            text = f"{transactional_id}: a tick at {known_ms}, due at {due_ms}"
-            require(known_ms == due_ms, f"6: {text}")
+            if known_ms != due_ms:
+                text = f"{transactional_id}: a tick at {known_ms}, due at {due_ms}"
+                raise InvariantViolation(f"6: {text}")
             if transaction.state in PREPARED:
                 prepared.add(transactional_id)
         require(prepared == self._prepared, "6: all decided transactions are known")
