@@ -14,7 +14,6 @@ from quorumlog.chaos.faults.fault import CLIENT, NODE_ROLES, RACK, StepFault
 from quorumlog.chaos.faults.registry import ADDED_FAULTS, STEP_FAULTS
 from quorumlog.chaos.mutants import every_mutant
 from quorumlog.chaos.network import namespaces
-from quorumlog.chaos.node_simulation.target import SimulatedMachines
 from quorumlog.chaos.registered import AddedParts
 from quorumlog.chaos.workloads.registry import ADDED_WORKLOADS, WORKLOADS
 from quorumlog.chaos.workloads.workload import Workload
@@ -90,6 +89,8 @@ def _workload(workload: Workload[Any]) -> dict[str, Any]:
 
 def _fault(kind: type[StepFault]) -> dict[str, Any]:
     """Describe a fault. `available`: on the nodes that a run starts itself, on this machine."""
+    from quorumlog.chaos.node_simulation.target import SimulatedMachines  # loads a whole node
+
     reason = LocalProcesses.missing(kind)
     back_ends = []
     if not reason:

@@ -115,6 +115,14 @@ with tempfile.TemporaryDirectory() as scratch:
     assert not loaded & NEEDLESS_TO_START_NODES
 
 
+def test_a_command_of_the_lab_loads_no_node_no_mirror_and_no_library_of_the_checks() -> None:
+    """Nodes and mirrors are processes of their own; only the simulator runs a node in its own."""
+    loaded = loaded_by("import quorumlog.cli.chaos_commands")
+    assert "quorumlog.chaos.run.run" in loaded
+    needless = {"quorumlog.broker", "quorumlog.node.node", "quorumlog.chaos.node_simulation"}
+    assert not loaded & (needless | {"quorumlog.mirror", "aiohttp", "numpy", "pyarrow", "pyspark"})
+
+
 def test_what_nodes_share_when_they_are_forked_is_no_thread_and_no_file() -> None:
     """A fork has only the thread that forked, and the files would be one for all nodes."""
     program = """
