@@ -89,8 +89,7 @@ def _workload(workload: Workload[Any]) -> dict[str, Any]:
 
 def _fault(kind: type[StepFault]) -> dict[str, Any]:
     """Describe a fault. `available`: on the nodes that a run starts itself, on this machine."""
-    # It imports the whole node, which no other command of `chaos` needs before its nodes start.
-    from quorumlog.chaos.node_simulation.target import SimulatedMachines
+    from quorumlog.chaos.node_simulation.target import SimulatedMachines  # loads a whole node
 
     reason = LocalProcesses.missing(kind)
     back_ends = []

@@ -5,6 +5,8 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Final
 
 if TYPE_CHECKING:
@@ -280,11 +282,9 @@ def build_app(arguments: Sequence[str]) -> "Typer":
 
 
 def _load(app: "Typer", name: str, command: Command) -> None:
-    from importlib import import_module
-
     from quorumlog.cli.options import PlainCommand
 
-    module = import_module(f"quorumlog.cli.{command.module}")
+    module = _imported(command.module)
     found = module.app if isinstance(command, Group) else getattr(module, name.replace("-", "_"))
     epilog = _shown(command.examples)
     if isinstance(command, Group):
@@ -294,6 +294,19 @@ def _load(app: "Typer", name: str, command: Command) -> None:
     else:
         kind = getattr(module, "COMMAND", PlainCommand)  # the command's own class, if any
         app.command(name=name, cls=kind, short_help=command.summary, epilog=epilog)(found)
+
+
+def _imported(module: str) -> ModuleType:
+    """Import a module of commands; the code of its dataclasses is kept, as a node's is."""
+    from importlib import import_module
+
+    from quorumlog.node.kept_code import kept_code
+
+    name = f"{__package__}.{module}"
+    if name in sys.modules:
+        return sys.modules[name]
+    with kept_code(str(Path(__file__).with_name(f"{module}.py"))):
+        return import_module(name)
 
 
 def _not_loaded() -> None:

@@ -57,8 +57,9 @@ def spawn_again(
     Otherwise it is started alone, as a node with a launch of its own.
     """
     servers = [one.child.server for one in siblings if isinstance(one.child, ForkedChild)]
-    servers += [kept.server() for kept in _kept_for(node)]
     fitting = [server for server in servers if node.is_plain and server.may_fork_again(node)]
+    if node.is_plain and not fitting:
+        fitting = [kept.server(with_tls=node.may_use_tls) for kept in _kept_for(node)]
     if not fitting or not _is_forked_by(fitting[0], node, limit, report_ready=report_ready):
         node.spawn(report_ready=report_ready)
 
@@ -127,40 +128,48 @@ def keep() -> None:
 
 
 def _kept_for(node: NodeProcess) -> "list[_Kept]":
-    if not node.program.is_ours or node.may_use_tls:
+    if not node.program.is_ours:
         return []
     return [kept for kept in _kept if kept.environment == _environment()]
 
 
 class _Kept:
-    """A fork server that outlives its nodes. If it ends, another one takes its place."""
+    """Fork servers that outlive their nodes: for nodes with TLS, and for nodes without.
+
+    If one ends, another one takes its place.
+    """
 
     def __init__(self) -> None:
         self.environment: Final = _environment()
-        self._server: ForkServer | None = None
+        self._servers: Final[dict[bool, ForkServer]] = {}
         self._lock: Final = threading.Lock()
 
-    def server(self) -> "ForkServer":
-        """Return it; start it if it does not run."""
+    def server(self, *, with_tls: bool) -> "ForkServer":
+        """Return the server; start it if it does not run."""
         with self._lock:
-            if self._server is None or not self._server.is_usable():
+            found = self._servers.get(with_tls)
+            if found is None or not found.is_usable():
                 program = Program()
-                preloaded = preloaded_for(program)
-                self._server = ForkServer(program.interpreter, preloaded, outlives_nodes=True)
-                atexit.register(self._server.drop)
-            return self._server
+                found = ForkServer(
+                    program.interpreter,
+                    preloaded_for(program, with_tls=with_tls),
+                    outlives_nodes=True,
+                    has_tls=with_tls,
+                )
+                self._servers[with_tls] = found
+                atexit.register(found.drop)
+            return found
 
 
 def _fork_server(nodes: Sequence[NodeProcess]) -> "ForkServer":
     program = nodes[0].program
-    if any(node.may_use_tls for node in nodes):
-        modules = preloaded_for(program, with_tls=True)
-        return ForkServer(program.interpreter, modules, has_tls=True)
-    if program.is_ours and _prepared:
+    with_tls = any(node.may_use_tls for node in nodes)
+    if program.is_ours and _prepared and not with_tls:
         return _prepared.pop()
     for kept in _kept_for(nodes[0]):
-        return kept.server()
-    return ForkServer(program.interpreter, preloaded_for(program))
+        return kept.server(with_tls=with_tls)
+    modules = preloaded_for(program, with_tls=with_tls)
+    return ForkServer(program.interpreter, modules, has_tls=with_tls)
 
 
 def _fork(nodes: Sequence[NodeProcess], limit: TimeLimit) -> None:

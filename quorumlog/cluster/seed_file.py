@@ -7,6 +7,7 @@ nearest valid name. docs/local-clusters.md has an example with all fields. The w
 
 import json
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
@@ -253,8 +254,7 @@ class SeedSource:
     def _read(self, path: Path) -> object:
         try:
             text = path.read_text("utf-8")
-            loader = yaml.SafeLoader(text)
-            node = loader.get_single_node()
+            loader, node = _composed(text)
             if node is None:
                 return None
             self._lines = dict(reversed([*_lines_of(node, ())]))  # a field counts, not its value
@@ -267,6 +267,20 @@ class SeedSource:
             raise InvalidArgument(f"{path}{line}: no YAML: {error.problem}") from None
         except (UnicodeDecodeError, yaml.YAMLError, ValueError) as error:
             raise InvalidArgument(f"{path}: no YAML: {error}") from None
+
+
+def _composed(text: str) -> tuple[yaml.SafeLoader | yaml.CSafeLoader, yaml.Node | None]:
+    """Return the document of a text, None for an empty text, and the loader of its values.
+
+    libyaml reads ten times as fast as Python. Its errors are worded in another way, so that Python
+    reads a text that libyaml refuses. Raises YAMLError.
+    """
+    if yaml.__with_libyaml__:
+        fast = yaml.CSafeLoader(text)
+        with suppress(yaml.YAMLError):
+            return fast, fast.get_single_node()
+    loader = yaml.SafeLoader(text)
+    return loader, loader.get_single_node()
 
 
 def _lines_of(node: yaml.Node, place: Place) -> Iterator[tuple[Place, int]]:

@@ -123,8 +123,13 @@ def test_a_container_runs_as_a_user_and_copies_what_a_build_needs() -> None:
     assert arguments(1, "USER") == ["quorumlog"]
 
 
-def test_the_commands_of_the_container_serve_clients(users: Installation, tmp_path: Path) -> None:
-    """The build, the start by entry point and command, the check of health, the stop."""
+def test_the_commands_of_the_container_serve_clients(
+    tools: Installation, users: Installation, tmp_path: Path
+) -> None:
+    """The build, the start by entry point and command, the check of health, the stop.
+
+    The first stage runs where all that the build requires is installed, and so without isolation.
+    """
     places = {"/wheels": str(tmp_path / "wheels"), "/data": str(tmp_path / "data")}
 
     def here(text: str) -> str:
@@ -136,9 +141,11 @@ def test_the_commands_of_the_container_serve_clients(users: Installation, tmp_pa
         *names, _ = shlex.split(text)
         for name in names:
             (source / name).symlink_to(ROOT / name)
-    for command in (*arguments(0, "RUN"), *arguments(1, "RUN")):
-        if command.startswith("pip "):  # the others need root
-            users.run(["bash", "-c", here(command)], directory=source)
+    isolation = {"PIP_NO_BUILD_ISOLATION": "false"}  # pip reads it as the option's opposite
+    for stage, installation, more in ((0, tools, isolation), (1, users, {})):
+        for command in arguments(stage, "RUN"):
+            if command.startswith("pip "):  # the others need root
+                installation.run(["bash", "-c", here(command)], directory=source, **more)
     (tmp_path / "data").mkdir()
     [entry], [options] = arguments(1, "ENTRYPOINT"), arguments(1, "CMD")
     [check] = arguments(1, "HEALTHCHECK")

@@ -220,6 +220,24 @@ def test_users_with_certificates_are_principals_of_acls(tmp_path: Path) -> None:
         assert [_ours(cluster, user) for user in (ADMIN, EVE)] == ["", DENIED]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="nodes are forked on Linux only")
+def test_nodes_with_tls_of_all_clusters_are_forked_from_one_kept_process(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    with LocalCluster(tmp_path / "1", nodes=1, tls=True) as other:
+        parents = {_parent(one.pid(node.id)) for one in (cluster, other) for node in one.nodes}
+        other.kill(1)
+        other.start()
+        assert {_parent(other.pid(1))} == parents
+    with LocalCluster(tmp_path / "2", nodes=1) as plain:  # its process has no `ssl`
+        assert not {_parent(plain.pid(1))} & parents
+
+
+def _parent(pid: int | None) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[1])
+
+
 @pytest.mark.parametrize(
     ("mechanism", "password", "tls"),
     [

@@ -15,11 +15,10 @@ from dataclasses import asdict
 from io import FileIO
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from quorumlog.client import KafkaError
-from quorumlog.mirror import Mirror, MirrorError, MirrorSettings
-from quorumlog.mirror.dependencies import DEPENDENCIES
+if TYPE_CHECKING:
+    from quorumlog.mirror import MirrorSettings
 
 LOG_FILE: Final = "mirrors.log"
 """In the directory of a run: the reports of all its mirrors, and the errors that ended them."""
@@ -63,7 +62,7 @@ class MirrorLauncher:
         self._log: Final = directory / LOG_FILE
         self._arguments: Final = [] if mutant is None else [mutant]
 
-    async def start(self, settings: MirrorSettings) -> LocalMirror:
+    async def start(self, settings: "MirrorSettings") -> LocalMirror:
         """Start a mirror. Raises OSError."""
         with self._log.open("ab") as log:
             process = await asyncio.create_subprocess_exec(
@@ -79,6 +78,10 @@ class MirrorLauncher:
 
 def main(arguments: Sequence[str]) -> int:
     """Run a mirror until it is fenced, or an error stays; return the exit status."""
+    from quorumlog.client import KafkaError
+    from quorumlog.mirror import Mirror, MirrorError, MirrorSettings
+    from quorumlog.mirror.dependencies import DEPENDENCIES
+
     dependencies = DEPENDENCIES
     if arguments:
         from quorumlog.chaos.mutants.registry import node_mutant

@@ -47,7 +47,6 @@ from quorumlog.chaos.workloads.workload import (
     option,
 )
 from quorumlog.client import Consumer, KafkaError, TopicPartition
-from quorumlog.mirror.settings import MirrorSettings
 
 ALIAS: Final = "source"
 _GROUP_INTERVAL_MS: Final = 500
@@ -97,6 +96,8 @@ class _Mirrors:
         self._number: Final = count(1).__next__
         self.copied = 0  # the sum of the copies' ends, as of the last look
         self._running: dict[int, MirrorProcess] = {}  # by number; the last is the newest
+        from quorumlog.mirror.settings import MirrorSettings  # it loads the whole mirror
+
         self._settings: Final = MirrorSettings(
             source=setup.reach,
             target=setup.reach_target,

@@ -10,14 +10,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from math import inf
 from types import MappingProxyType
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from quorumlog.chaos.drivers.driver import CallTimedOut, Driver
 from quorumlog.chaos.drivers.security import PLAINTEXT, of_client
 from quorumlog.chaos.history import HistoryWriter
 from quorumlog.chaos.schedule import Option
 from quorumlog.client.security import SaslMechanism, SecuritySettings
-from quorumlog.mirror.settings import MirrorSettings
+
+if TYPE_CHECKING:
+    from quorumlog.mirror.settings import MirrorSettings  # it loads the whole mirror
 
 O_co = TypeVar("O_co", covariant=True)
 _Opened = TypeVar("_Opened")
@@ -42,7 +44,7 @@ class MirrorProcess(Protocol):
         """SIGCONT."""
 
 
-StartMirror = Callable[[MirrorSettings], Awaitable[MirrorProcess]]
+StartMirror = Callable[["MirrorSettings"], Awaitable[MirrorProcess]]
 """Starts a mirror. It returns at once: the clusters may be down."""
 
 

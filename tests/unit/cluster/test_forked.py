@@ -192,7 +192,7 @@ def test_nodes_outlive_the_process_that_has_forked_them(cluster: LocalCluster) -
 def test_a_module_that_cannot_be_imported_is_told_for_the_first_node(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forked, "preloaded_for", lambda _: ["no_such_module"])
+    monkeypatch.setattr(forked, "preloaded_for", lambda _, **__: ["no_such_module"])
     with pytest.raises(NodeFailed, match=r"node 1 ended with status 1: .*No module named 'no_such"):
         cluster.start()
     assert registry.running() == []

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from quorumlog.broker.guards.registry import REFUSED_ANYWAY
 from quorumlog.broker.handlers.registry import HANDLERS, RARE
 from quorumlog.wire.codec.messages import APIS
@@ -77,8 +79,15 @@ def test_a_node_loads_at_its_start_what_a_request_needs_when_no_file_can_be_open
     assert {"encodings.utf_16_be", "encodings.idna"} <= loaded_by("import quorumlog.node.preloaded")
 
 
-def test_the_second_start_compiles_no_dataclass(tmp_path: Path) -> None:
-    """That is a third of the imports of a node: see `quorumlog.node.kept_code`."""
+@pytest.mark.parametrize(
+    "start",
+    [
+        "import quorumlog.node.preloaded",
+        "from quorumlog.cli.main import build_app; build_app(['topics'])",
+    ],
+)
+def test_the_second_start_compiles_no_dataclass(tmp_path: Path, start: str) -> None:
+    """That is a third of the imports of a node or command: see `quorumlog.node.kept_code`."""
     program = f"""
 import sys
 sys.pycache_prefix, sys.dont_write_bytecode = {str(tmp_path)!r}, False
@@ -88,7 +97,7 @@ def spy(text, *arguments, **options):
     compiled.append(text)
     return compile(text, *arguments, **options)
 kept_code.compile = spy
-import quorumlog.node.preloaded
+{start}
 print(len(compiled))
 """
     command = [sys.executable, "-c", program]
@@ -113,6 +122,14 @@ with tempfile.TemporaryDirectory() as scratch:
     loaded = loaded_by(program.strip())
     assert "quorumlog.node.config" in loaded  # the settings are checked by the rules of a node
     assert not loaded & NEEDLESS_TO_START_NODES
+
+
+def test_a_command_of_the_lab_loads_no_node_no_mirror_and_no_library_of_the_checks() -> None:
+    """Nodes and mirrors are processes of their own; only the simulator runs a node in its own."""
+    loaded = loaded_by("import quorumlog.cli.chaos_commands")
+    assert "quorumlog.chaos.run.run" in loaded
+    needless = {"quorumlog.broker", "quorumlog.node.node", "quorumlog.chaos.node_simulation"}
+    assert not loaded & (needless | {"quorumlog.mirror", "aiohttp", "numpy", "pyarrow", "pyspark"})
 
 
 def test_what_nodes_share_when_they_are_forked_is_no_thread_and_no_file() -> None:
