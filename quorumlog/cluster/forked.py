@@ -330,9 +330,13 @@ def _kill_server(
             process.kill()
 
 
+_UNREAD: Final = ("PYTEST_CURRENT_TEST", "XDG_STATE_HOME")
+"""The test that runs; the place of the registry, which no node imports."""
+
+
 def _environment() -> dict[str, str]:
-    """Return all that a node inherits, without the test of pytest that runs."""
-    return {name: text for name, text in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    """Return all variables that a node inherits and may read."""
+    return {name: text for name, text in os.environ.items() if name not in _UNREAD}
 
 
 def _wait_for_an_end(pids: Iterable[int], wait_s: float) -> None:
