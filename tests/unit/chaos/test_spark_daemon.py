@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from quorumlog.chaos.checking.spark.context import in_short
 from quorumlog.chaos.checking.spark.daemon import ends_with_jvm
 
 IMPORTING = """
@@ -48,3 +49,13 @@ def test_no_thread_watches_the_jvm_when_workers_are_forked(monkeypatch: pytest.M
     assert os.read(reader, 20) == b"of the manager"
     os.close(writer)
     os.close(reader)
+
+
+def test_a_python_without_the_imports_is_told_of_by_its_error() -> None:
+    said = (
+        "An error occurred.\n: org.apache.spark.SparkException: \nError from python worker:\n"
+        '  Traceback (most recent call last):\n    File "daemon.py", line 1, in <module>\n'
+        "      import numpy\n  ModuleNotFoundError: No module named 'numpy'\n"
+        "PYTHONPATH was:\n  /x\n"
+    )
+    assert in_short(said) == "An error occurred. ModuleNotFoundError: No module named 'numpy'"
