@@ -152,10 +152,12 @@ def in_short(text: str) -> str:
     """Return a JVM's error without its stack: the first line, and the last cause.
 
     Lines before the exception that ended a JVM (a download, warnings) are left out. The cause of an
-    error in Python is the line after its stack.
+    error in Python is the line after its stack, which Spark indents if the workers' parent fails.
     """
-    _, _, stack = text.partition(_PYTHON_STACK)
-    raised = next((line for line in stack.splitlines() if line and not line[0].isspace()), None)
+    before, _, stack = text.partition(_PYTHON_STACK)
+    margin = before[len(before.rstrip(" ")) :]
+    told = [line.removeprefix(margin) for line in stack.splitlines()]
+    raised = next((line for line in told if line and not line[0].isspace()), None)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     last = [place for place, line in enumerate(lines) if line.startswith("Exception in thread")]
     lines = lines[last[0] if last else 0 :]

@@ -42,10 +42,15 @@ def executors_expected(context: "SparkContext") -> Iterator[None]:
 
 
 def _timeout_s(context: "SparkContext") -> float:
-    """Return the setting of the session, if there is a session, or else of the context."""
+    """Return the setting of the context's session, if it has a session, or else its own.
+
+    PySpark keeps the session of a context that was stopped.
+    """
     from pyspark.sql import SparkSession
 
     session = SparkSession._instantiatedSession  # noqa: SLF001 - the public way makes a session
+    if session is not None and session.sparkContext is not context:
+        session = None
     settings: Any = context.getConf() if session is None else session.conf
     return float(settings.get(TIMEOUT_KEY, str(TIMEOUT_S)) or TIMEOUT_S)
 
