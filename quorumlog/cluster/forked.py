@@ -253,8 +253,12 @@ class ForkServer:
                 self._its_input.sendall(line[sent:])
 
     def is_usable(self) -> bool:
-        """Return whether it runs, and a node started alone would inherit nothing else from here."""
-        return not self._has_ended and self._environment == _environment()
+        """Return whether it runs, and a node started alone would inherit nothing else from here.
+
+        In a forked child of its owner it does not run: the two would read each other's reports.
+        """
+        is_running = not self._has_ended and self.process.poll() is None
+        return is_running and self._environment == _environment()
 
     def may_fork_again(self, node: NodeProcess) -> bool:
         """Return whether it can fork this node: with TLS, only if it has imported `ssl` first."""

@@ -258,7 +258,9 @@ class SeedSource:
             if node is None:
                 return None
             self._lines = dict(reversed([*_lines_of(node, ())]))  # a field counts, not its value
-            return loader.construct_document(node)
+            return _values_of(loader, node)
+        except RecursionError:
+            raise InvalidArgument(f"{path}: it is nested too deeply, or contains itself") from None
         except OSError as error:
             raise InvalidArgument(f"{path}: {error.strerror}") from None
         except yaml.MarkedYAMLError as error:
@@ -283,6 +285,14 @@ def _composed(text: str) -> tuple[yaml.SafeLoader | yaml.CSafeLoader, yaml.Node 
     return loader, loader.get_single_node()
 
 
+def _values_of(loader: yaml.SafeLoader | yaml.CSafeLoader, node: yaml.Node) -> object:
+    """Return the values of a document. Raises YAMLError, also for a text that its tag refuses."""
+    try:
+        return loader.construct_document(node)
+    except (AttributeError, LookupError):  # PyYAML checks no text before it reads it
+        raise yaml.YAMLError("a tag (!!int, !!bool) has a value of another kind") from None
+
+
 def _lines_of(node: yaml.Node, place: Place) -> Iterator[tuple[Place, int]]:
     """Yield each field with its line, from 1. Raises YAMLError for a field that is there twice."""
     yield place, node.start_mark.line + 1
@@ -292,6 +302,11 @@ def _lines_of(node: yaml.Node, place: Place) -> Iterator[tuple[Place, int]]:
     elif isinstance(node, yaml.MappingNode):
         seen = set()
         for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.MarkedYAMLError(
+                    problem="the name of a field is a list or an object",
+                    problem_mark=key.start_mark,
+                )
             if key.value in seen:
                 raise yaml.MarkedYAMLError(
                     problem=f"{key.value} is there twice", problem_mark=key.start_mark

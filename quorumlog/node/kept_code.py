@@ -16,8 +16,10 @@ from typing import Any, Final
 
 _Codes = dict[bytes, list[CodeType]]
 """By Python's hash of the text (PEP 552): its code, once for each class that has this text."""
-_VERSION: Final = MAGIC_NUMBER + b"4"  # of Python's code, and of this file's form
+_VERSION: Final = MAGIC_NUMBER + b"5"  # of Python's code, and of this file's form
 _HASH_SIZE: Final = 8
+_UNITS_MAX: Final = 8  # of two bytes of code that one entry of a table of lines covers
+_SAME_LINE: Final = 0xE8  # such an entry: the number of its units less 1 is added
 _FILES: Final = SourceFileLoader("", "")
 
 
@@ -37,15 +39,18 @@ def kept_code(module_file: str) -> Iterator[None]:
         if codes:
             code = codes.pop()  # so that the next imports get its memory
         else:
-            code = _without_lines(compile(text, "<string>", "exec", dont_inherit=True))
+            code = _on_one_line(compile(text, "<string>", "exec", dont_inherit=True))
             made.setdefault(key, []).append(code)
         exec(code, names, results)  # noqa: S102 - as `dataclasses` does with the text
 
+    before = vars(dataclasses).get("exec")  # of a block around this block
     vars(dataclasses)["exec"] = run  # the functions of that module find it before the built-in one
     try:
         yield
     finally:
         del vars(dataclasses)["exec"]
+        if before is not None:
+            vars(dataclasses)["exec"] = before
     if made and not sys.dont_write_bytecode:
         kept = _read(path)
         whole = {key: kept[key] for key, codes in left.items() if not codes and key in kept}
@@ -55,12 +60,20 @@ def kept_code(module_file: str) -> Iterator[None]:
         _FILES.set_data(path, _VERSION + source_hash(content) + content)
 
 
-def _without_lines(code: CodeType) -> CodeType:
-    """Return the code without line numbers, which are of a text that nobody can look up."""
+def _on_one_line(code: CodeType) -> CodeType:
+    """Return the code as if it were one line: nobody can look up its text.
+
+    Its table of lines must cover it: `traceback` fails where it finds no line.
+    """
     constants = tuple(
-        _without_lines(one) if isinstance(one, CodeType) else one for one in code.co_consts
+        _on_one_line(one) if isinstance(one, CodeType) else one for one in code.co_consts
     )
-    return code.replace(co_consts=constants, co_linetable=b"", co_qualname=code.co_name)
+    whole, rest = divmod(len(code.co_code) // 2, _UNITS_MAX)
+    units = [_UNITS_MAX] * whole + [rest] * bool(rest)
+    lines = b"".join(bytes((_SAME_LINE + count - 1, 0)) for count in units)
+    return code.replace(
+        co_consts=constants, co_linetable=lines, co_firstlineno=1, co_qualname=code.co_name
+    )
 
 
 def _read(path: str) -> _Codes:

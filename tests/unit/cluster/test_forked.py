@@ -317,6 +317,38 @@ for nodes in (1, 2):
     assert done.stderr == b""
 
 
+@pytest.mark.parametrize(
+    "event",
+    [
+        "os.kill(server, 9); os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)",
+        "if child := os.fork(): os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))",
+    ],
+    ids=["it was killed", "its owner forked this process"],
+)
+def test_another_one_takes_the_place_of_a_kept_one_that_cannot_be_used(
+    tmp_path: Path, event: str
+) -> None:
+    code = f"""
+import os, sys
+from quorumlog.cluster import LocalCluster, forked
+from tests.unit.cluster.test_forked import server_of
+forked.keep()
+servers = []
+for nodes in (1, 2):
+    with LocalCluster(f"{{sys.argv[1]}}/{{nodes}}", nodes=nodes, port=0) as cluster:
+        cluster.start()
+        server = server_of(cluster)
+        servers.append(server)
+    if nodes == 1:
+        {event}
+assert len({{os.getpid(), *servers}}) == 3
+"""
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_one_that_nobody_holds_ends_without_a_warning_and_its_node_goes_on(tmp_path: Path) -> None:
     server = started(tmp_path, PAUSES, count=1)
     server.wait_forked(limit())

@@ -73,6 +73,13 @@ def record(**fields: Any) -> SeedRecord:
         ),
         ("topics:\n  - name: a\n    name: b\n", "seed.yaml:3: no YAML: name is there twice"),
         ("topics: [\n", "seed.yaml:2: no YAML: expected the node content, but found "),
+        ("? [a]\n: 1\n", "seed.yaml:1: no YAML: the name of a field is a list or an object"),
+        ("topics: !!bool x\n", "seed.yaml: no YAML: a tag (!!int, !!bool) has a value of another "),
+        ("topics: !!int\n", "seed.yaml: no YAML: a tag (!!int, !!bool) has a value of another "),
+        ("a: !!timestamp x\n", "seed.yaml: no YAML: a tag (!!int, !!bool) has a value of another "),
+        ("&a [*a]\n", "seed.yaml: it is nested too deeply, or contains itself"),
+        ("[" * 3000, "seed.yaml: it is nested too deeply, or contains itself"),
+        ("- " * 99_000 + "a", "seed.yaml: it is nested too deeply, or contains itself"),
         ("- 1\n", "seed.yaml: Input should be a valid dictionary or instance of Seed"),
     ],
 )

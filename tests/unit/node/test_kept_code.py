@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import sys
+import traceback
 from pathlib import Path
 
 import pytest
@@ -142,3 +143,28 @@ def test_after_the_block_dataclasses_compiles_by_itself_again() -> None:
     with pytest.raises(ZeroDivisionError), kept_code(__file__):
         raise ZeroDivisionError
     assert not hasattr(dataclasses, "exec")
+
+
+def test_a_block_inside_of_a_block_leaves_the_outer_one_in_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    texts = compiled_texts(monkeypatch)
+    with kept_code(__file__):
+        make_pair()
+        texts.clear()
+        exec(TEXT.replace("b:", "c:"), {})
+        assert texts
+    assert not hasattr(dataclasses, "exec")
+
+
+@pytest.mark.parametrize("import_number", [1, 2])
+def test_an_error_that_passes_through_kept_code_has_a_traceback(import_number: int) -> None:
+    text = f"{TEXT}\n    def __post_init__(self):\n        raise ValueError('no such pair')"
+    pair = [make_pair(text) for _ in range(import_number)][-1]
+    with pytest.raises(ValueError, match="no such pair") as found:
+        pair(1, 2)
+    lines = traceback.format_exception(found.value)
+    assert '  File "<string>", line 1, in __init__\n' in lines
+    code = vars(pair)["__init__"].__code__
+    assert {line for *_, line in code.co_lines()} == {1}
+    assert len([*code.co_positions()]) == len(code.co_code) // 2
