@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
@@ -31,6 +32,7 @@ from quorumlog.metadata_quorum.controller.configs import configs_error
 from quorumlog.wire.codec.topic_names import topic_name_error
 
 _ERRORS_MAX: Final = 10  # lines of one message
+_REPEATED_MAX: Final = 100_000  # fields, by aliases
 _NO_FILE: Final = "seed"  # in place of the file's name
 _QUOTED: Final = "write it in quotes"
 
@@ -257,7 +259,7 @@ class SeedSource:
             loader, node = _composed(text)
             if node is None:
                 return None
-            self._lines = dict(reversed([*_lines_of(node, ())]))  # a field counts, not its value
+            self._lines = _lines_in(node, size=len(text))
             return _values_of(loader, node)
         except RecursionError:
             raise InvalidArgument(f"{path}: it is nested too deeply, or contains itself") from None
@@ -291,6 +293,18 @@ def _values_of(loader: yaml.SafeLoader | yaml.CSafeLoader, node: yaml.Node) -> o
         return loader.construct_document(node)
     except (AttributeError, LookupError):  # PyYAML checks no text before it reads it
         raise yaml.YAMLError("a tag (!!int, !!bool) has a value of another kind") from None
+
+
+def _lines_in(node: yaml.Node, size: int) -> dict[Place, int]:
+    """Return the line of each field of a document of `size` characters. Raises YAMLError.
+
+    Aliases of aliases can make a short text as large as they like: they are refused in time.
+    """
+    most = size + _REPEATED_MAX
+    lines = [*islice(_lines_of(node, ()), most + 1)]
+    if len(lines) > most:
+        raise yaml.YAMLError(f"its aliases repeat more than {_REPEATED_MAX} fields")
+    return dict(reversed(lines))  # a field counts, not its value
 
 
 def _lines_of(node: yaml.Node, place: Place) -> Iterator[tuple[Place, int]]:

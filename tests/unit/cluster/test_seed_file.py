@@ -8,6 +8,11 @@ import pytest
 from quorumlog.cluster import InvalidArgument, LocalCluster
 from quorumlog.cluster.seed_file import SeedRecord, SeedSource
 
+ALIASES = "topics: &a0 [x]\n" + "".join(
+    f"n{one}: &a{one} [{', '.join([f'*a{one - 1}'] * 9)}]\n" for one in range(1, 20)
+)
+"""Nine to the power of 19 values in a kilobyte."""
+
 
 def refused(tmp_path: Path, text: str) -> list[str]:
     """Return the lines of the error, without the directory."""
@@ -80,6 +85,7 @@ def record(**fields: Any) -> SeedRecord:
         ("&a [*a]\n", "seed.yaml: it is nested too deeply, or contains itself"),
         ("[" * 3000, "seed.yaml: it is nested too deeply, or contains itself"),
         ("- " * 99_000 + "a", "seed.yaml: it is nested too deeply, or contains itself"),
+        (ALIASES, "seed.yaml: no YAML: its aliases repeat more than 100000 fields"),
         ("- 1\n", "seed.yaml: Input should be a valid dictionary or instance of Seed"),
     ],
 )
