@@ -244,7 +244,7 @@ def test_a_start_that_is_interrupted_forks_no_more(
 def test_how_a_process_ends_is_what_its_module_says(tmp_path: Path) -> None:
     code = """
 import os, sys
-print("out")
+print("out", flush=True)
 sys.exit("it fails" if os.readlink("/proc/self/fd/1").endswith("0.log") else 0)
 """
     server = started(tmp_path, code)
