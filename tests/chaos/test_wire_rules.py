@@ -142,6 +142,29 @@ def test_a_repeat_is_answered_with_its_first_offset(
     assert history.final(log).found() - {"record-twice", "lost-append"} == found
 
 
+@pytest.mark.parametrize(
+    ("offset", "error", "found"),
+    [
+        (1, 0, set()),  # its own offset, before the batches behind it
+        (-1, TIMED_OUT, set()),
+        (5, 0, {"repeat-elsewhere", "lost-append"}),
+        (0, 0, {"repeat-elsewhere", "lost-append"}),
+        (-1, ErrorCode.DUPLICATE_SEQUENCE_NUMBER, {"wrong-error"}),
+    ],
+)
+def test_a_batch_that_timed_out_may_be_repeated_behind_acknowledged_batches(
+    offset: int, error: int, found: set[str]
+) -> None:
+    """The batches behind it, sent before its response, were accepted: so it is in the log."""
+    piped: dict[str, Any] = {"connection": 1, "piped": True}
+    history = wired().produce([0], 0, producer=(7, 0, 0))
+    history.produce([1], producer=(7, 0, 1), error=TIMED_OUT, **piped)
+    history.produce([2], 2, producer=(7, 0, 2), **piped)
+    history.produce([3, 4], 3, producer=(7, 0, 3), **piped)
+    history.produce([1], offset, producer=(7, 0, 1), error=error)
+    assert history.final([0, 1, 2, 3, 4]).found() == found
+
+
 def test_a_repeat_behind_five_later_batches_may_be_out_of_order() -> None:
     history = written()
     for value in range(3, 8):

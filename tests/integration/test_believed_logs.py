@@ -162,7 +162,7 @@ def test_a_broker_whose_disk_has_failed_is_not_eligible(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was acknowledged while its fsync failed is gone from its disk."""
-    monkeypatch.setattr(forked, "preloaded_for", lambda _: ["quorumlog.node.preloaded"])
+    monkeypatch.setattr(forked, "preloaded_for", lambda *_, **__: ["quorumlog.node.preloaded"])
     with new_cluster(tmp_path, node_module="tests.support.node.lost_pages") as cluster:
         configs = {"flush.messages": "1"}
         asyncio.run(create(cluster.bootstrap, assignments=PLACES, configs=configs))

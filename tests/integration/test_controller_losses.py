@@ -84,7 +84,7 @@ def test_a_partition_whose_last_disk_was_wiped_has_no_leader_until_it_is_made_an
 def test_a_machine_that_restarts_may_have_lost_what_was_not_flushed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forked, "preloaded_for", lambda _: ["quorumlog.node.preloaded"])
+    monkeypatch.setattr(forked, "preloaded_for", lambda *_, **__: ["quorumlog.node.preloaded"])
 
     def restart_machines(name: str) -> None:
         for node in cluster.nodes:

@@ -136,7 +136,8 @@ class _Producer:
             before = [one for one in self._batches[:index] if not _is_refused(one)]
             settled = self._settled(before, batch)
             if settled is not None:
-                yield from _check_batch(batch, settled, add)
+                is_again = any(one.identity == batch.identity for one in before)
+                yield from _check_batch(batch, settled, add, is_again=is_again)
 
     def _settled(self, before: Sequence[Batch], batch: Batch) -> list[Batch] | None:
         """Return the acknowledged batches before it, in order; None: some are uncertain."""
@@ -165,8 +166,13 @@ def _is_refused(batch: Batch) -> bool:
     return batch.error in _OF_PRODUCERS
 
 
-def _check_batch(batch: Batch, settled: Sequence[Batch], add: Add) -> Iterator[str]:
-    """Judge a batch by the batches that are in the log. `settled`: of its producer, in order."""
+def _check_batch(
+    batch: Batch, settled: Sequence[Batch], add: Add, *, is_again: bool
+) -> Iterator[str]:
+    """Judge a batch by the batches that are in the log. `settled`: of its producer, in order.
+
+    is_again: it was sent before, perhaps without a certain outcome.
+    """
     epoch = max((one.producer_epoch for one in settled), default=-1)
     if batch.producer_epoch < epoch:
         yield "stale-producer"
@@ -187,6 +193,10 @@ def _check_batch(batch: Batch, settled: Sequence[Batch], add: Add) -> Iterator[s
         if batch.error in _OF_PRODUCERS:
             note = f"sequence {expected} follows the last one, and was refused: {batch.error}"
             add("sequence-refused", note, *_last(settled), ("refused", batch.row))
+        return
+    if is_again and batch.base_sequence < expected and batch.error in _APPENDED:
+        yield "repeat"  # of an append that was not acknowledged, as the batches behind it prove
+        _check_place(batch, current, add)
         return
     yield "gap"
     _check_gap(batch, expected, settled, add)
@@ -215,6 +225,17 @@ def _check_repeat(batch: Batch, first: Batch, add: Add, *, is_kept: bool) -> Non
     elif batch.error == _OLD_EPOCH or (batch.error == _OUT_OF_ORDER and is_kept):
         note = f"a repeated batch was refused with {batch.error}"
         add("wrong-error", note, ("first", first.row), ("repeated", batch.row))
+
+
+def _check_place(batch: Batch, others: Sequence[Batch], add: Add) -> None:
+    """Check that an acknowledged batch is, among others of its producer epoch, at its sequence."""
+    for other in others if batch.is_acknowledged else ():
+        is_behind = batch.base_sequence > other.base_sequence
+        if is_behind != (batch.base_offset >= other.end_offset):
+            note = f"a repeated batch at {batch.base_offset}, another sequence at "
+            note += f"{other.base_offset}"
+            add("repeat-elsewhere", note, ("other", other.row), ("repeated", batch.row))
+            return
 
 
 def _check_gap(batch: Batch, expected: int, settled: Sequence[Batch], add: Add) -> None:
