@@ -13,13 +13,14 @@ from typing import Final
 _PROC: Final = Path("/proc")
 _BOOT_ID: Final = _PROC / "sys/kernel/random/boot_id"
 _PS_TIMEOUT_S: Final = 5.0
-_STATE, _START_TIME = 0, 19  # fields of /proc/PID/stat behind the command's name
+_STATE, _THREADS, _START_TIME = 0, 17, 19  # fields of /proc/PID/stat behind the command's name
 
 
 def started(pid: int) -> str | None:
     """Return the start time of a process, as a text to compare, or None without such a process.
 
-    An ended process counts as gone, even if its parent has not waited for it yet.
+    An ended process counts as gone, even if its parent has not waited for it yet. While one of its
+    threads has yet to end, it still holds its ports and files: its first thread is a zombie then.
     """
     if not _PROC.joinpath("self", "stat").exists():
         return _started_by_ps(pid)
@@ -27,7 +28,8 @@ def started(pid: int) -> str | None:
         fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except (OSError, UnicodeDecodeError):
         return None
-    return None if fields[_STATE] in "ZX" else f"{_boot_id()}:{fields[_START_TIME]}"
+    has_ended = fields[_STATE] == "X" or (fields[_STATE] == "Z" and int(fields[_THREADS]) <= 1)
+    return None if has_ended else f"{_boot_id()}:{fields[_START_TIME]}"
 
 
 def is_paused(pid: int) -> bool:

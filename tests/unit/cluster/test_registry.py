@@ -3,11 +3,13 @@
 import json
 import logging
 import os
+import platform
 import random
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -65,6 +67,35 @@ def test_a_process_is_its_id_and_its_start() -> None:
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and is a zombie
     assert process_identity.started(process.pid) is None  # gone before its parent waits
     process.wait()
+
+
+FIRST_THREAD_ENDS = """
+import ctypes, os, platform, sys, threading
+
+number = {"x86_64": 60, "aarch64": 93}[platform.machine()]  # exit: of the calling thread alone
+threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0))).start()
+print("ready", flush=True)
+ctypes.CDLL(None).syscall(number, 0)
+"""
+
+
+@pytest.mark.skipif(platform.machine() not in {"x86_64", "aarch64"}, reason="numbers of exit(2)")
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are seen in /proc")
+def test_a_process_has_not_ended_before_its_last_thread() -> None:
+    """Until then it holds its ports: a node that is started again would find them in use."""
+    with subprocess.Popen(
+        [sys.executable, "-c", FIRST_THREAD_ENDS], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        stat = Path(f"/proc/{process.pid}/stat")
+        while stat.read_text().rpartition(")")[2].split()[0] != "Z":
+            time.sleep(0.001)
+        assert process_identity.started(process.pid) is not None
+        process.stdin.close()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert process_identity.started(process.pid) is None
 
 
 def test_running_nodes_are_found_and_ended_ones_forgotten(start: Start, state: Path) -> None:
@@ -220,6 +251,7 @@ def test_free_ports_are_all_different() -> None:
 
 ANOTHER_PROCESS = """
 import sys
+import time
 from quorumlog.cluster import ports
 ports.FREE_PORTS = range(int(sys.argv[1]), int(sys.argv[1]) + 100)
 print(*ports.free_ports("127.0.0.1", 49))
