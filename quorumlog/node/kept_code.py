@@ -61,7 +61,7 @@ def kept_code(module_file: str) -> Iterator[None]:
 
 
 def _on_one_line(code: CodeType) -> CodeType:
-    """Return the code as if it were one line: nobody can look up its text.
+    """Return the code with all of its instructions on line 1: its text is in no file.
 
     Its table of lines must cover it: `traceback` fails where it finds no line.
     """
