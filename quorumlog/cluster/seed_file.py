@@ -298,7 +298,7 @@ def _values_of(loader: yaml.SafeLoader | yaml.CSafeLoader, node: yaml.Node) -> o
 def _lines_in(node: yaml.Node, size: int) -> dict[Place, int]:
     """Return the line of each field of a document of `size` characters. Raises YAMLError.
 
-    Aliases of aliases can make a short text as large as they like: they are refused in time.
+    Aliases of aliases make a short text as large as they like: reading stops at a limit.
     """
     most = size + _REPEATED_MAX
     lines = [*islice(_lines_of(node, ()), most + 1)]
